@@ -13,9 +13,8 @@ from typing import get_args
 import pytest
 
 import depl0
-from depl0.app.cli import latency, prune, report
+from depl0.app.cli import networks, prune
 from depl0.app.recipes import SECTIONS
-from depl0.app.reports.report import FORMATS
 from depl0.gates.threshold import BudgetKind
 from depl0.latency.backends import BACKENDS
 from depl0.search.recovery.self_distillation import STEPS
@@ -98,8 +97,7 @@ def test_no_group_names_an_option_that_is_not_there() -> None:
 
 def test_the_words_of_the_options_are_those_of_the_library() -> None:
     assert get_args(BudgetKind) == prune.BUDGETS
-    assert tuple(BACKENDS) == latency.BACKENDS
-    assert report.FORMATS == FORMATS
+    assert tuple(BACKENDS) == networks.BACKENDS
     assert prune.QUICK["finetune.recover"] == STEPS
 
 

@@ -40,9 +40,9 @@ def test_hints(words: str, hint: str, type_command: Type) -> None:
 
 
 def test_doctor_lists_versions_and_missing_packages(type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:
-    from depl0.app.cli import doctor
+    from depl0.app.cli import about
 
-    monkeypatch.setattr(doctor, "EXTRAS", {"export": ("onnx", "no-such-package")})
+    monkeypatch.setattr(about, "EXTRAS", {"export": ("onnx", "no-such-package")})
     typed = type_command("doctor")
     assert typed.code == 0 and re.search(r"^torch +2\.", typed.out, re.MULTILINE)
     assert re.search(r"^missing: no-such-package; pip install .*\[export\]'$", typed.out, re.MULTILINE)

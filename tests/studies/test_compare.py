@@ -14,9 +14,10 @@ from depl0.app.cli.options import read_budgets
 from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies.compare import Comparison, _is_on_frontier, gates_of, paired_differences, read_methods, tabulate
+from depl0.app.studies.compare import Comparison, gates_of, read_methods
 from depl0.app.studies.pictures import comparison, write_comparison
 from depl0.app.studies.study import Failure, Outcome
+from depl0.app.studies.tables import is_on_frontier, paired_differences, tabulate
 from depl0.app.table import markdown_page
 from depl0.app.tasks import ACCURACY
 from depl0.errors import InputError
@@ -252,7 +253,7 @@ def test_differences_are_paired_by_seed_and_the_frontier_respects_spread() -> No
         a_row("noisy", [93.0, 99.0, 94.0], 0.501),  # within its own spread of the best
     )
     rows = [good, cheap, noisy]
-    assert [_is_on_frontier(row, rows, ACCURACY) for row in rows] == [True, False, True]
+    assert [is_on_frontier(row, rows, ACCURACY) for row in rows] == [True, False, True]
     table = paired_differences({"recipe": "r", "metric": ACCURACY.to_dict(), "methods": [good, cheap]})
     (row,) = table.shown()
     assert row[:4] == ["good less cheap", "0.5", "3", "+5.00"]

@@ -10,7 +10,7 @@ import pytest
 
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies import compare, pictures
+from depl0.app.studies import compare, pictures, tables
 from depl0.app.studies.study import Outcome
 from depl0.app.table import Table, markdown_page
 from tests.support.summaries import a_summary
@@ -49,7 +49,7 @@ def test_low_errors_are_on_the_frontier(swept: dict[str, Any]) -> None:
 
 
 def test_the_table_of_several_budgets(swept: dict[str, Any]) -> None:
-    lines = page(compare.tabulate(swept)).splitlines()
+    lines = page(tables.tabulate(swept)).splitlines()
     assert lines[2].startswith("| method | budget | n | RMSE | change |")
     assert lines[4].startswith("| dense | | | 0.1 | |")
     assert lines[5].startswith("| dep-l0 | 0.7 | 1 | 0.125 | +0.025 | 70.0 % |")
@@ -72,7 +72,7 @@ def test_a_comparison(tmp_path: Path) -> None:
     result = comparison.summarise(outcomes, tmp_path)
     assert result["methods"][0]["rmse"]["mean"] == pytest.approx(0.13)
     assert "accuracy" not in result["methods"][0]
-    lines = page(compare.tabulate(result)).splitlines()
+    lines = page(tables.tabulate(result)).splitlines()
     assert lines[2].startswith("| method | n | RMSE | change |")
     assert lines[4].startswith("| dep-l0 | 2 | 0.13 ± 0.01414 | +0.03 ± 0.0141 |")
     assert lines[5].startswith("| l1-norm | 0 of 2 | – | – |")

@@ -10,8 +10,8 @@ import pytest
 from depl0._util.progress import StopRequested
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Quiet
-from depl0.app.studies.measures import made_with
 from depl0.app.studies.study import Outcome, Study
+from depl0.app.studies.tables import made_with
 from depl0.errors import FormatError, InputError, RunInterruptedError
 from tests.networks.tiny import Noisy, interrupt, tiny_recipe
 from tests.support.summaries import a_summary, finish_run
@@ -60,7 +60,7 @@ def test_a_member_that_fails_does_not_lose_the_others_and_is_tried_again(tmp_pat
 
 def test_an_interruption_ends_the_study_and_a_second_call_goes_on(tmp_path: Path) -> None:
     seen: list[dict[str, str]] = []
-    with pytest.raises(RunInterruptedError, match="interrupted in a, member 1 of 2") as caught:
+    with pytest.raises(RunInterruptedError, match="interrupted with 2 of 2 members left") as caught:
         Study(TWO, tmp_path).run(Noisy(at_step=5, act=interrupt), lambda found: seen.append(statuses(found)))
     assert caught.value.hint == "re-run the same command to continue."
     assert seen == [{"a": "half done", "b": "not started"}]
@@ -75,7 +75,7 @@ def test_ctrl_c_before_a_training_has_begun(tmp_path: Path, monkeypatch: pytest.
         raise StopRequested
 
     monkeypatch.setattr("depl0.app.studies.member.prune", stop)
-    with pytest.raises(RunInterruptedError, match="interrupted in a"):
+    with pytest.raises(RunInterruptedError, match="interrupted with 2 of 2"):
         Study(TWO, tmp_path).run(Quiet(), lambda found: None)
 
 
@@ -122,9 +122,6 @@ def test_folders_that_are_no_study(tmp_path: Path) -> None:
         Study(TWO, tmp_path / "full" / "thesis.tex")
     with pytest.raises(InputError, match="has no members"):
         Study({}, tmp_path / "new")
-    for name in ("/a", "b/../../a"):
-        with pytest.raises(InputError, match="would lie outside of the comparison's folder"):
-            Study({name: RECIPE}, tmp_path / "new")
 
 
 @pytest.mark.parametrize(

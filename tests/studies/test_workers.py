@@ -127,7 +127,7 @@ def test_wrong_resources_are_refused() -> None:
 
 
 def test_ray_says_what_it_waits_for_and_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
-    from depl0.app.studies.workers.ray import _start
+    from depl0.app.studies.workers.cluster import _start
 
     with pytest.raises(TrainingError, match=r"Ray cluster at 10\.0\.0\.1 took more than 0\.1 s") as caught:
         _start(threading.Event().wait, "10.0.0.1", seconds=0.1)

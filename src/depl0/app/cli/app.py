@@ -15,7 +15,7 @@ from depl0._util.optional import check_installed
 from depl0._util.progress import StopRequested, stop_on_signals
 from depl0._util.registry import load_plugins
 from depl0._util.user_code import trusting
-from depl0.app.cli import compare, doctor, evaluate, export, latency, plan, prune, recipes, report
+from depl0.app.cli import about, compare, networks, prune, runs
 from depl0.app.cli.options import GroupedCommand, in_groups
 from depl0.app.table import printable
 from depl0.errors import (
@@ -62,14 +62,14 @@ app = typer.Typer(
 )
 TRAINING = in_groups(prune.GROUPS)
 app.command("prune", cls=TRAINING)(prune.prune_command)
-app.command("plan", cls=GroupedCommand)(plan.plan_command)
-app.command("eval", cls=GroupedCommand)(evaluate.eval_command)
-app.command("export", cls=GroupedCommand)(export.export_command)
-app.command("report", cls=GroupedCommand)(report.report_command)
-app.command("latency", cls=GroupedCommand)(latency.latency_command)
+app.command("plan", cls=GroupedCommand)(networks.plan_command)
+app.command("eval", cls=GroupedCommand)(runs.eval_command)
+app.command("export", cls=GroupedCommand)(runs.export_command)
+app.command("report", cls=GroupedCommand)(runs.report_command)
+app.command("latency", cls=GroupedCommand)(networks.latency_command)
 app.command("compare", cls=TRAINING)(compare.compare_command)
-app.command("doctor", cls=GroupedCommand)(doctor.doctor_command)
-app.add_typer(recipes.app, name="recipes")
+app.command("doctor", cls=GroupedCommand)(about.doctor_command)
+app.add_typer(about.app, name="recipes")
 for _name, _commands in load_plugins("depl0.commands").items():
     app.add_typer(_commands, name=_name)
 

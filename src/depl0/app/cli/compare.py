@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,20 +10,16 @@ import typer
 
 from depl0.app.cli.options import JSON, QUIET, echo, read_budgets, with_options_of
 from depl0.app.cli.prune import chosen_recipe
-from depl0.app.table import printable
+from depl0.app.table import aligned
 
 if TYPE_CHECKING:
-    from rich.console import JustifyMethod
-
     from depl0.app.studies.compare import Comparison
     from depl0.app.studies.workers import Workers
     from depl0.app.table import Table
 
-OUT_HELP = "Folder of the study (default: runs/NAME-{kind}); run the same command again to resume."
+OUT = typer.Option(help="Folder of the study (default: runs/NAME-comparison); run the same command again to resume.")
 ON = typer.Option(help="Run members at the same time: local:N (processes), ray[:ADDRESS], slurm[:PARTITION].")
 CPUS, GPUS = (typer.Option(help=f"{what} of each member, with --on.") for what in ("CPU cores", "GPUs"))
-WIDE = 200
-"""columns of a table that is not printed on a terminal, so that lines are not broken"""
 
 
 @with_options_of(chosen_recipe, without=("method",))
@@ -40,7 +35,7 @@ def compare_command(
         str | None, typer.Option(help="Several budgets instead of one, e.g. 0.5,0.25,0.15; they are drawn as lines.")
     ] = None,
     seeds: Annotated[int, typer.Option(help="Runs of each method, from --seed on.")] = 3,
-    out: Annotated[str | None, typer.Option(help=OUT_HELP.format(kind="comparison"))] = None,
+    out: Annotated[str | None, OUT] = None,
     on: Annotated[str | None, ON] = None,
     cpus: Annotated[int, CPUS] = 1,
     gpus: Annotated[int, GPUS] = 0,
@@ -52,11 +47,13 @@ def compare_command(
     All runs share one recipe; the table has mean ± spread. Run the command again to resume.
     """
     from depl0.app.studies.compare import Comparison, read_methods
+    from depl0.app.studies.workers import Resources, find_workers
 
     recipe = chosen_recipe(**options)
     several = () if budgets is None else read_budgets(budgets)
     comparison = Comparison(recipe, () if methods is None else read_methods(methods), seeds, several)
-    run_comparison(comparison, study_folder(out, "comparison", recipe.name), quiet, as_json, workers_of(on, cpus, gpus))
+    workers = None if on is None else find_workers(on, Resources(cpus, gpus))
+    run_comparison(comparison, study_folder(out, "comparison", recipe.name), quiet, as_json, workers)
 
 
 def run_comparison(
@@ -79,32 +76,13 @@ def run_comparison(
     raise_if_failed(study)
 
 
-def workers_of(on: str | None, cpus: int, gpus: int) -> Workers | None:
-    """Return the workers that run members in parallel, or None to run them in this process one after the other."""
-    from depl0.app.studies.workers import Resources, find_workers
-
-    return None if on is None else find_workers(on, Resources(cpus, gpus))
-
-
 def study_folder(out: str | None, kind: str, name: str) -> Path:
     """Return the folder of a study."""
     return Path(out) if out else Path("runs") / f"{name}-{kind}"
 
 
 def print_table(table: Table) -> None:
-    """Print a table on stdout, as wide as the terminal."""
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table as RichTable
-
-    console = Console(file=sys.stdout, highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDE)
-    shown = RichTable(title=table.title, title_justify="left", box=SIMPLE_HEAD, title_style="bold")
-    last = len(table.columns) - 1
-    for place, column in enumerate(table.columns):
-        justify: JustifyMethod = "right" if column.is_number else "left"
-        shown.add_column(column.title, justify=justify, no_wrap=place != last, overflow="fold")
-    for row in table.shown():
-        shown.add_row(*map(printable, row))
-    with console.capture() as capture:
-        console.print(shown, *map(printable, table.notes), sep="\n")
-    typer.echo("\n".join(line.rstrip() for line in capture.get().splitlines()))  # rich fills lines with spaces
+    """Print a table on stdout."""
+    rows = [[column.title for column in table.visible], *table.shown()]
+    lines = aligned(rows, [column.is_number for column in table.visible])
+    echo("\n".join([table.title, "", *lines, "", *table.notes]))

@@ -25,8 +25,6 @@ from depl0.latency.measure import machine
 from depl0.surgery.files import load
 
 Networks = dict[str, nn.Module]
-WORDS = ("network", "backend")
-"""columns of the table that hold text"""
 
 
 def networks_of_model(
@@ -119,28 +117,19 @@ def latency_table(result: dict[str, Any]) -> str:
     rows = [["network", "parameters", "MACs", "MACs left"]]
     for name, sizes in result["networks"].items():
         rows.append([name, f"{sizes['params']:,}", f"{sizes['macs']:,}", f"{sizes['macs_share']:.1%}"])
-    lines += ["", *_aligned(rows)]
+    lines += ["", *aligned(rows, [False, True, True, True])]
     if result["timings"]:
         rows = [["backend", "batch", "network", "ms", "±", "best", "rounds", "as fast"]]
         for entry in result["timings"]:
             times = [f"{entry[name]:.3f}" for name in ("median_ms", "spread_ms", "best_ms")]
             place = [entry["backend"], str(entry["batch"]), entry["network"]]
             rows.append([*place, *times, str(entry["rounds"]), _faster(entry["speedup"])])
-        lines += ["", *_aligned(rows), "ms: median ± half of the middle 50 %; best: mean of the fastest fifth"]
-        if len(result["timings"]) > 1:
-            lines.append("as fast: ratio of the medians, in brackets its 95 % interval")
-    if result["skipped"]:
-        skipped = [f"skipped {each['backend']}, batch {each['batch']}: {each['reason']}" for each in result["skipped"]]
-        lines += ["", *skipped]
+        lines += ["", *aligned(rows, [False, True, False, *[True] * 5])]
+        lines.append("ms: median ± half of the middle 50 %; best: mean of the fastest fifth")
+        lines.append("as fast: ratio of the medians, in brackets its 95 % interval")
+    lines += [f"skipped {each['backend']}, batch {each['batch']}: {each['reason']}" for each in result["skipped"]]
     return "\n".join(lines)
 
 
-def _aligned(rows: list[list[str]]) -> list[str]:
-    return aligned(rows, [title not in WORDS for title in rows[0]])
-
-
 def _faster(found: dict[str, Any] | None) -> str:
-    if found is None:
-        return ""
-    interval = f" ({found['low']:.2f} to {found['high']:.2f})" if "low" in found else ""  # older files have none
-    return f"{found['ratio']:.2f}x{interval}"
+    return "" if found is None else f"{found['ratio']:.2f}x ({found['low']:.2f} to {found['high']:.2f})"

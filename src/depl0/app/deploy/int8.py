@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -24,51 +24,37 @@ from depl0.export.targets import Request
 from depl0.host.inputs import ExampleInputs
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options of an int8 file."""
+def export_int8(
+    path: Path,
+    source: Source,
+    out: Path,
+    *,
+    data: str | None = None,
+    task: str | None = None,
+    images: int = IMAGES,
+    **options: Any,
+) -> tuple[Exported, Quantized, Metric]:
+    """Quantize the network of a run on training images, evaluate it on the test set, and write it if that allows.
 
-    max_drop: float = 1.0
-    images: int = IMAGES
-    opset: int | None = None
-    """opset of the ONNX file"""
-    dynamic_batch: bool = False
-    data: str | None = None
-    """current location of the run's data, if it has moved"""
-    task: str | None = None
-    """the task of a folder that has no run"""
+    Return the file, the network's metric before and after, and the kind of metric.
 
-
-@dataclass(frozen=True)
-class Deployed:
-    """An int8 file that was written, and its metric."""
-
-    file: Exported
-    quantized: Quantized
-    metric: Metric
-
-
-def export_int8(path: Path, source: Source, out: Path, options: Options) -> Deployed:
-    """Quantize the network of a run on training images, evaluate it on the test set, and write it if that allows."""
-    recipe = recipe_with_data(path, options.data, options.task)
-    data, task = open_images(recipe), task_of(recipe)
+    ``data`` is where the run's data is now, if it has moved. ``data`` and ``task`` are those of a folder that has no
+    run; ``options`` are passed to :func:`depl0.export.int8.quantize_onnx`.
+    """
+    recipe = recipe_with_data(path, data, task)
+    opened, task_ = open_images(recipe), task_of(recipe)
     found = quantize_onnx(
         source.module,
         ExampleInputs(source.example, {}),
-        training_images(data),
-        score=test_score(data, task),
-        max_drop=options.max_drop,
-        metric=task.metric,
-        images=options.images,
-        opset=options.opset,
-        dynamic_batch=options.dynamic_batch,
+        training_images(opened),
+        score=test_score(opened, task_),
+        metric=task_.metric,
+        images=images,
         metadata=source.metadata,
+        **options,
     )
-    request = Request(source.module, source.example, {}, options.opset, options.dynamic_batch)
-    return Deployed(write_checked(Int8Onnx(found.data, found.run), request, out), found, task.metric)
-
-
-# -- data and metric of a run ------------------------------------------------------------------------------------------
+    request = Request(source.module, source.example, {}, options.get("opset"), options.get("dynamic_batch", False))
+    return write_checked(Int8Onnx(found.data, found.run), request, out), found, task_.metric
 
 
 def recipe_with_data(path: Path, data: str | None = None, task: str | None = None) -> Recipe:

@@ -35,12 +35,6 @@ class Source:
     metadata: dict[str, str]
     make: Callable[[], nn.Module]
     """builds the dense network"""
-    spec: str
-    """spec of the factory of the dense network"""
-    sizes: dict[str, int | tuple[int, int]]
-    """arguments offered to its constructor: in_channels, image_size and, if known, num_classes"""
-    summary: dict[str, Any]
-    """summary of the run, without local folders in its specs; empty for a folder that has no run"""
 
 
 def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | None = None) -> Source:
@@ -49,12 +43,8 @@ def open_source(path: Path, model: str | None = None, shape: tuple[int, ...] | N
     record = read_record(folder)
     summary = _published((RunFolder(recipe_file.parent).summary() if recipe_file else None) or {})
     example = _example(path, record, shape)
-    outputs, channels, side = _sizes(record, summary, example)
-    spec = model if model is not None else _spec_of_run(path, record, recipe_file)
-    make = _factory(path, spec, model is None, (outputs, channels, side))
-    module = load(folder, make).eval()
-    sizes = {"in_channels": channels, "image_size": side, **({} if outputs is None else {"num_classes": outputs})}
-    return Source(module, example, _metadata(record, summary, example), make, spec, sizes, summary)
+    make = _factory(path, model, record, recipe_file, _sizes(record, summary, example))
+    return Source(load(folder, make).eval(), example, _metadata(record, summary, example), make)
 
 
 def _published(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -73,21 +63,24 @@ def _example(path: Path, record: CompactRecord, shape: tuple[int, ...] | None) -
     return tuple(torch.zeros(1, *sizes[1:]) for sizes in record.inputs)
 
 
-def _spec_of_run(path: Path, record: CompactRecord, recipe_file: Path | None) -> str:
+def _factory(
+    path: Path,
+    model: str | None,
+    record: CompactRecord,
+    recipe_file: Path | None,
+    sizes: tuple[int | None, int, ImageSize],
+) -> Callable[[], nn.Module]:
+    """Return the factory of the dense network, from the user's spec or from the recipe of the run."""
+    if model is not None:
+        return factory(model, *sizes)
     if recipe_file is None:
         raise InputError(
             f"{path} holds a compact {record.network}, but not what builds the dense {record.network}.", hint=_FACTORY
         )
-    return recipe_of_run(recipe_file).model.spec
-
-
-def _factory(path: Path, spec: str, of_run: bool, sizes: tuple[int | None, int, ImageSize]) -> Callable[[], nn.Module]:
-    """Return the factory of the dense network, from the user's spec or from the recipe of the run."""
+    spec = recipe_of_run(recipe_file).model.spec
     try:
         return factory(spec, *sizes)
     except InputError as error:
-        if not of_run:
-            raise
         raise InputError(f"the network of {path} cannot be built. {error.message}", hint=_FACTORY) from error
 
 

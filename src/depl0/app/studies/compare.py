@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import final
 
 from depl0._util.io import atomic_write
 from depl0._util.user_code import shown_spec
@@ -15,34 +13,17 @@ from depl0.app.data import shown_data
 from depl0.app.methods import METHODS
 from depl0.app.recipes.recipe import Recipe, folder_name, for_method, task_of
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.reports.show import fraction, with_spread
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.accelerator import is_first_process
-from depl0.app.studies.measures import (
-    AGREEMENTS,
-    describe,
-    made_with,
-    made_with_note,
-    mean_and_deviation,
-    over_seeds,
-    seeds_from,
-    shown_agreement,
-    unfinished_note,
-)
 from depl0.app.studies.pictures import write_comparison
 from depl0.app.studies.study import Outcome, Result, Study, to_json
+from depl0.app.studies.tables import describe, is_on_frontier, made_with, over_seeds, tabulate
 from depl0.app.studies.workers import Workers
-from depl0.app.table import Table, markdown_page, text_table
-from depl0.app.tasks import Metric, metric_in
+from depl0.app.table import Table, markdown_page
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS
-from depl0.gates.threshold import COSTS
 
 DIRECTIONS = ("forward", "backward")
-SAME_COST = 0.005
-"""costs that differ by at most this fraction of the dense cost count as equal on the frontier"""
-_T_QUANTILES = "12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131"
-"""97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; the last is used for more"""
 
 
 def read_methods(text: str) -> tuple[str, ...]:
@@ -133,7 +114,9 @@ class Comparison:
                 raise InputError(
                     f"two methods would share the folder {name}: {method!r} is one.", hint="rename a class."
                 )
-        self.seeds = seeds_from(recipe.run.seed, seeds)
+        if seeds < 1:
+            raise InputError(f"--seeds must be at least 1, got {seeds} instead.", hint="3 seeds give a spread.")
+        self.seeds = tuple(range(recipe.run.seed, recipe.run.seed + seeds))
         self.budgets = tuple(sorted(budgets, reverse=True)) or (recipe.gates.budget,)
 
     def members(self) -> dict[str, Recipe]:
@@ -187,7 +170,7 @@ class Comparison:
             for members in [[described[self._name(method, budget, seed)] for seed in self.seeds]]
         ]
         for row in rows:
-            row["on_frontier"] = _is_on_frontier(row, rows, self.metric)
+            row["on_frontier"] = is_on_frontier(row, rows, self.metric)
         times = [member["dense_latency_ms"] for member in described.values() if member["dense_latency_ms"] is not None]
         dense, gates = f"dense_{self.metric.name}", self.recipe.gates
         return {
@@ -212,132 +195,3 @@ class Comparison:
 def _shown(method: str) -> str:
     """Return a method's name without local folders."""
     return ":".join(map(shown_spec, parts_of(method)))
-
-
-def _is_on_frontier(row: dict[str, Any], rows: list[dict[str, Any]], metric: Metric) -> bool:
-    """Return True unless another row is better in metric or cost and not worse in the other, beyond their spread."""
-    if row[metric.name]["mean"] is None:
-        return False
-    sign = 1 if metric.higher_is_better else -1
-    for other in rows:
-        if other is row or other[metric.name]["mean"] is None:
-            continue
-        gain = sign * _beyond_spread(other, row, metric.name, 0.0)
-        saving = -_beyond_spread(other, row, "cost_left", SAME_COST)
-        if min(gain, saving) >= 0 and max(gain, saving) > 0:
-            return False
-    return True
-
-
-def _beyond_spread(a: dict[str, Any], b: dict[str, Any], name: str, floor: float) -> float:
-    """Return the difference of two means, or 0 if it is within the spread over seeds (or within ``floor``)."""
-    difference: float = a[name]["mean"] - b[name]["mean"]
-    spread = math.hypot(a[name]["sd"] or 0.0, b[name]["sd"] or 0.0)
-    return difference if abs(difference) > max(spread, floor) else 0.0
-
-
-def paired_differences(result: Result) -> Table:
-    """Return the difference of every two methods at each budget, seed by seed, with its 95 % interval."""
-    metric = metric_in(result)
-    scores: dict[tuple[str, float], dict[int, float]] = {}
-    for row in result["methods"]:
-        scores[row["method"], row["budget"]] = {
-            int(seed): score for seed, score in row.get("by_seed", {}).items() if score is not None
-        }
-    rows = []
-    for (first, budget), (second, other) in itertools.combinations(scores, 2):
-        if budget != other:
-            continue
-        ours, theirs = scores[first, budget], scores[second, budget]
-        differences = [ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())]
-        if differences:
-            mean, half = statistics.fmean(differences), half_interval(differences)
-            ends = [] if half is None else [metric.number(mean + sign * half, sign=True) for sign in (-1, 1)]
-            cells = (f"{budget:g}", str(len(differences)), metric.number(mean, sign=True), " to ".join(ends))
-            rows.append((f"{first} less {second}", *cells))
-    titles = ("methods", "budget", "n", f"{metric.label}, mean difference", "95 % interval")
-    return text_table(f"{result['recipe']}: differences between methods, seed by seed", titles, rows)
-
-
-def half_interval(values: Sequence[float]) -> float | None:
-    """Return half of the 95 % interval of a mean (Student's t); None for fewer than two values.
-
-    >>> round(half_interval([1.0, 2.0, 3.0]), 2)
-    2.48
-    """
-    if len(values) < 2:
-        return None
-    quantiles = [float(word) for word in _T_QUANTILES.split()]
-    return quantiles[min(len(values) - 1, len(quantiles)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
-
-
-def tabulate(result: Result) -> Table:
-    """Return the table of a comparison; with several budgets it marks the rows on the frontier."""
-    metric, agreement = metric_in(result), shown_agreement(result["members"])
-    several = len({row["budget"] for row in result["methods"]}) > 1
-    held_out = f"validation_{metric.name}"
-    has_held_out = any(member[held_out] is not None for member in result["members"])
-
-    def number(key: str, show: Callable[[float], str], unit: str = "") -> Callable[[dict[str, Any]], str]:
-        return lambda row: with_spread(row[key]["mean"], row[key]["sd"], show, unit) if key in row else ""
-
-    unit = f" {metric.unit}".rstrip()
-    columns: dict[str, Callable[[dict[str, Any]], str] | None] = {
-        "method": lambda row: row["method"],
-        "budget": (lambda row: f"{row['budget']:g}" if "budget" in row else "") if several else None,
-        "n": _number_of,
-        f"validation {metric.label}": number(held_out, metric.number, unit) if has_held_out else None,
-        f"test {metric.label}" if has_held_out else metric.label: number(metric.name, metric.number, unit),
-        "change": number("change", lambda value: metric.number(value, sign=True)),
-        AGREEMENTS[agreement or "equal_answers"]: number(agreement, _percent, " %") if agreement else None,
-        "MACs left": number("macs_left", _percent, " %"),
-        "parameters left": number("params_left", _percent, " %"),
-        "latency, batch 1": number("latency_ms", "{:.2f}".format, " ms") if agreement else None,
-        "time": number("seconds", "{:,.0f}".format, " s"),
-        "frontier": (lambda row: ("yes" if row["on_frontier"] else "no") if row.get("n") else "") if several else None,
-    }
-    shown = {title: cell for title, cell in columns.items() if cell is not None}
-    rows = [*([_dense_row(result, metric)] if several else []), *result["methods"]]
-    return text_table(
-        f"{result['recipe']}: methods compared",
-        tuple(shown),
-        [[cell(row) for cell in shown.values()] for row in rows],
-        (
-            *_notes(result, metric, several),
-            *(() if metric.higher_is_better else (f"{metric.title}: {metric.direction}.",)),
-            *unfinished_note(result["members"]),
-            *made_with_note(result["made_with"]),
-        ),
-        words=("frontier",),
-    )
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
-def _number_of(row: dict[str, Any]) -> str:
-    """Return the cell with the number of seeds of a mean."""
-    if "n" not in row:
-        return ""
-    return str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}"
-
-
-def _dense_row(result: Result, metric: Metric) -> dict[str, Any]:
-    known = {metric.name: result[f"dense_{metric.name}"], "macs_left": 1.0, "params_left": 1.0}
-    known["latency_ms"] = result["dense_latency_ms"]
-    cells = {key: mean_and_deviation([] if value is None else [value]) for key, value in known.items()}
-    return {"method": "dense", **cells}
-
-
-def _notes(result: Result, metric: Metric, several: bool) -> tuple[str, ...]:
-    budgets = "Budgets as fractions" if several else f"Budget {result['budget']:g}"
-    note = (
-        f"{budgets} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
-        f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
-    )
-    frontier = (
-        f"On the frontier: no other row is better in {metric.label} or cost without being worse in the other; "
-        f"differences within the spread, or of {fraction(SAME_COST)} of the cost, count as none."
-    )
-    return (note, frontier) if several else (note,)

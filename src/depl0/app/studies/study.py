@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, final
@@ -52,12 +53,6 @@ class Study:
     def __init__(self, members: Mapping[str, Recipe], folder: Path) -> None:
         if not members:
             raise InputError("the comparison has no members.")
-        for name in members:
-            if Path(name).is_absolute() or ".." in Path(name).parts:
-                raise InputError(
-                    f"member {name!r} would lie outside of the comparison's folder.",
-                    hint="choose another name for its recipe.",
-                )
         self.members = dict(members)
         self.folder = folder
         self._file = folder / "study.json"
@@ -72,25 +67,23 @@ class Study:
         ``after_each`` receives the outcomes so far. An interruption ends the study; a failed member does not.
         """
         self._write()
-        if workers is not None:
-            return self._run_on(workers, reporter, after_each)
-        for number, (name, recipe) in enumerate(self.members.items(), start=1):
-            if self._is_finished(name):
-                reporter.note(f"{name} ({number}/{len(self.members)}): finished already")
-                continue
-            reporter.note(f"{name} ({number}/{len(self.members)})")
+        ended = self._in_turn(reporter) if workers is None else self._on(workers, reporter)
+        with closing(ended):
             try:
-                self._failures.pop(name, None)
-                self._note_failure(name, run_member(recipe, self.folder / name, reporter), reporter)
-            except (RunInterruptedError, StopRequested) as error:
-                after_each(self.outcomes())
+                for name, failure in ended:
+                    if failure is not None:
+                        self._failures[name] = failure
+                        reporter.note(f"{name} failed: {failure.message}")
+                    self._write()
+                    after_each(self.outcomes())
+            except (RunInterruptedError, StopRequested, KeyboardInterrupt) as error:
+                outcomes = self.outcomes()
+                after_each(outcomes)
+                left = sum(outcome.status in ("half done", "not started") for outcome in outcomes)
                 raise RunInterruptedError(
-                    f"interrupted in {name}, member {number} of {len(self.members)}; what is done is kept in "
-                    f"{self.folder}.",
+                    f"interrupted with {left} of {len(outcomes)} members left; what is done is kept in {self.folder}.",
                     hint="re-run the same command to continue.",
                 ) from error
-            self._write()
-            after_each(self.outcomes())
         return self.outcomes()
 
     def outcomes(self) -> list[Outcome]:
@@ -99,15 +92,19 @@ class Study:
 
     # -- members -----------------------------------------------------------------------------------------------------
 
-    def _note_failure(self, name: str, failure: Failure | None, reporter: Reporter) -> None:
-        if failure is not None:
-            self._failures[name] = failure
-            reporter.note(f"{name} failed: {failure.message}")
+    def _in_turn(self, reporter: Reporter) -> Generator[tuple[str, Failure | None], None, None]:
+        """Run the unfinished members one after the other in this process, and yield each with its failure, if any."""
+        for number, (name, recipe) in enumerate(self.members.items(), start=1):
+            place = f"{name} ({number}/{len(self.members)})"
+            if self._is_finished(name):
+                reporter.note(f"{place}: finished already")
+                continue
+            reporter.note(place)
+            self._failures.pop(name, None)
+            yield name, run_member(recipe, self.folder / name, reporter)
 
-    def _run_on(
-        self, workers: Workers, reporter: Reporter, after_each: Callable[[list[Outcome]], object]
-    ) -> list[Outcome]:
-        """Submit all unfinished members to workers, and wait for them."""
+    def _on(self, workers: Workers, reporter: Reporter) -> Generator[tuple[str, Failure | None], None, None]:
+        """Submit all unfinished members to workers, and yield each with its failure, if any, once it has ended."""
         left = [name for name in self.members if not self._is_finished(name)]
         for name in left:
             self._failures.pop(name, None)
@@ -115,28 +112,17 @@ class Study:
         reporter.note(f"{len(left)} of {len(self.members)} members submitted; they print to {self.folder / LOGS}")
         try:
             while jobs:
-                ended = [name for name, job in jobs.items() if job.done()]
-                for name in ended:
-                    self._note_failure(name, _result(jobs.pop(name)), reporter)
-                    if name not in self._failures:
+                for name in [name for name, job in jobs.items() if job.done()]:
+                    failure = _result(jobs.pop(name))
+                    if failure is None:
                         reporter.note(f"{name}: finished ({len(self.members) - len(jobs)}/{len(self.members)})")
-                if ended:
-                    self._write()
-                    after_each(self.outcomes())
+                    yield name, failure
                 check_stop()
                 time.sleep(POLL_SECONDS)
-        except BaseException as error:
+        except BaseException:
             workers.close(cancel=True)
-            after_each(self.outcomes())
-            if not isinstance(error, (RunInterruptedError, StopRequested, KeyboardInterrupt)):
-                raise
-            raise RunInterruptedError(
-                f"interrupted with {len(jobs)} of {len(self.members)} members left; what is done is kept in "
-                f"{self.folder}.",
-                hint="re-run the same command to continue.",
-            ) from error
+            raise
         workers.close(cancel=False)
-        return self.outcomes()
 
     def _is_finished(self, name: str) -> bool:
         return self._outcome(name).status == "finished"

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any, final
 
 from depl0.app.studies.member import LostWorkerError, run_process
-from depl0.app.studies.workers.base import RETRIES, Job, Resources, Workers, register
+from depl0.app.studies.workers import RETRIES, Job, Resources, Workers, register
 from depl0.errors import InputError
 
 

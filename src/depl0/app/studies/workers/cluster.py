@@ -1,4 +1,9 @@
-"""``--on ray`` or ``--on ray:ADDRESS``: tasks of an existing Ray cluster, or of one that is started on this machine."""
+"""Workers of clusters: ``--on ray[:ADDRESS]`` and ``--on slurm[:PARTITION]``.
+
+Without an address, Ray is started on this machine. Slurm is used through submitit, which keeps its own files (pickles
+that it writes and reads itself) in the study's folder, under ``slurm``; ``--on slurm-local`` runs the same jobs as
+processes of this machine, to try a study before queueing it.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,13 @@ from typing import Any, final
 
 from depl0._util.optional import require
 from depl0.app.studies.member import LostWorkerError, run_process
-from depl0.app.studies.workers.base import RETRIES, Job, Resources, Workers, register
+from depl0.app.studies.workers import RETRIES, Job, Resources, Workers, register
 from depl0.errors import TrainingError
 
 SECONDS = 180.0
 """time limit for starting Ray on this machine, or for reaching a cluster"""
+HOURS = 24
+"""time limit of a Slurm job; one that reaches it is submitted again and continues"""
 
 
 def _start(start: Callable[[], Any], address: str, seconds: float = SECONDS) -> threading.Event:
@@ -91,3 +98,61 @@ class Ray(Workers):
         if self._is_ours:
             self._ray.shutdown()
             self._ended.set()
+
+
+class MemberJob:
+    """A member as called by submitit. It is resubmitted if Slurm preempts it or its time limit is reached."""
+
+    def __call__(self, *arguments: Any) -> dict[str, Any] | None:
+        """Run the member."""
+        return run_process(*arguments)
+
+    def checkpoint(self, *arguments: Any) -> Any:
+        """Return the job to submit in place of one that had to end."""
+        submission = require("submitit.helpers", "submitit", "for --on slurm", extra="slurm").DelayedSubmission
+        return submission(self, *arguments)
+
+
+class _Submitit(Workers):
+    cluster: str
+
+    def __init__(self, argument: str, resources: Resources) -> None:
+        self._submitit: Any = require("submitit", "submitit", "for --on slurm", extra="slurm")
+        self._partition, self._resources, self._jobs = argument, resources, list[Any]()
+
+    def submit(self, folder: Path, name: str) -> Job:
+        """Submit a member."""
+        folder = folder.absolute()
+        executor = self._submitit.AutoExecutor(folder=folder / "slurm", cluster=self.cluster)
+        executor.update_parameters(
+            name=f"depl0-{name.replace('/', '-')}",
+            timeout_min=60 * HOURS,
+            cpus_per_task=self._resources.cpus,
+            gpus_per_node=self._resources.gpus,
+            **({"slurm_partition": self._partition} if self._partition else {}),
+        )
+        job = executor.submit(MemberJob(), str(folder), name, os.getcwd(), self._resources.variables)
+        self._jobs.append(job)
+        taken: Job = job
+        return taken
+
+    def close(self, cancel: bool) -> None:
+        """Cancel jobs. Without ``cancel`` they continue even after this process has ended."""
+        for job in self._jobs if cancel else []:
+            job.cancel()
+
+
+@final
+@register("slurm")
+class Slurm(_Submitit):
+    """One job per member."""
+
+    cluster = "slurm"
+
+
+@final
+@register("slurm-local")
+class SlurmHere(_Submitit):
+    """The same jobs on this machine."""
+
+    cluster = "local"

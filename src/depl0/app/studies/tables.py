@@ -1,0 +1,221 @@
+"""The tables of a study: numbers of its members, statistics over seeds, and differences between methods."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from depl0._util.io import read_json
+from depl0.app.reports.show import fraction, with_spread
+from depl0.app.runs import schema as content
+from depl0.app.studies.study import Outcome, Result
+from depl0.app.table import Table, text_table
+from depl0.app.tasks import Metric, metric_in
+from depl0.gates.threshold import COSTS
+
+SAME_COST = 0.005
+"""costs that differ by at most this fraction of the dense cost count as equal on the frontier"""
+_T_QUANTILES = "12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131"
+"""97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; the last is used for more"""
+MADE_WITH = ("commit", "depl0", "torch")
+"""entries that identify the origin of a figure"""
+AGREEMENTS = {"equal_answers": "equal answers", "output_error": "output error"}
+"""measures of agreement with the dense network and their titles; the first available one is shown"""
+
+
+def measure_names(metric: Metric) -> tuple[str, ...]:
+    """Return the names of a run's numbers: the metric of both networks, their difference, costs and time."""
+    scores = (metric.name, f"dense_{metric.name}", "change", f"validation_{metric.name}")
+    return (*scores, *AGREEMENTS, "cost_left", "macs_left", "params_left", "latency_ms", "dense_latency_ms", "seconds")
+
+
+def measures(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a finished run; ``change`` is compact minus dense, whether or not higher is better."""
+    metric, agreement = metric_in(summary), summary.get("agreement") or {}
+    name, compact, dense = metric.name, summary["compact"], summary["dense"]
+    scores = (
+        compact[name],
+        dense[name],
+        None if dense[name] is None else compact[name] - dense[name],
+        summary["validation"]["compact"][name] if summary.get("validation") else None,
+    )
+    left = (summary["budget_reached"], summary["macs_left"], summary["params_left"])  # the first is what is limited
+    times = (compact.get("latency_ms"), dense.get("latency_ms"), summary["seconds"])
+    values = (*scores, agreement.get("equal"), agreement.get("error"), *left, *times)
+    return dict(zip(measure_names(metric), values, strict=True))
+
+
+def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:
+    """Return a member's entry in the study's JSON file: status, numbers (None if missing), and error."""
+    numbers = dict.fromkeys(measure_names(metric)) if outcome.summary is None else measures(outcome.summary)
+    error = None if outcome.failure is None else outcome.failure.message
+    return {"name": outcome.name, "status": outcome.status, **numbers, "error": error}
+
+
+def shown_agreement(members: Iterable[dict[str, Any]]) -> str | None:
+    """Return the entry of :data:`AGREEMENTS` to show, or None if members were not compared with the dense network."""
+    members = list(members)
+    return next((name for name in AGREEMENTS if any(member.get(name) is not None for member in members)), None)
+
+
+def over_seeds(members: Sequence[dict[str, Any]], metric: Metric) -> dict[str, Any]:
+    """Return number, mean and sample standard deviation of finished members. Fewer than two have no deviation."""
+    finished = [member for member in members if member["status"] == "finished"]
+    row: dict[str, Any] = {"n": len(finished), "asked": len(members)}
+    for name in measure_names(metric):
+        row[name] = mean_and_deviation([member[name] for member in finished if member[name] is not None])
+    return row
+
+
+def mean_and_deviation(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the mean and the sample standard deviation of some values, None if there are too few."""
+    return {
+        "mean": statistics.fmean(values) if values else None,
+        "sd": statistics.stdev(values) if len(values) > 1 else None,
+    }
+
+
+def is_on_frontier(row: dict[str, Any], rows: list[dict[str, Any]], metric: Metric) -> bool:
+    """Return True unless another row is better in metric or cost and not worse in the other, beyond their spread."""
+    if row[metric.name]["mean"] is None:
+        return False
+    sign = 1 if metric.higher_is_better else -1
+    for other in rows:
+        if other is row or other[metric.name]["mean"] is None:
+            continue
+        gain = sign * _beyond_spread(other, row, metric.name, 0.0)
+        saving = -_beyond_spread(other, row, "cost_left", SAME_COST)
+        if min(gain, saving) >= 0 and max(gain, saving) > 0:
+            return False
+    return True
+
+
+def _beyond_spread(a: dict[str, Any], b: dict[str, Any], name: str, floor: float) -> float:
+    """Return the difference of two means, or 0 if it is within the spread over seeds (or within ``floor``)."""
+    difference: float = a[name]["mean"] - b[name]["mean"]
+    spread = math.hypot(a[name]["sd"] or 0.0, b[name]["sd"] or 0.0)
+    return difference if abs(difference) > max(spread, floor) else 0.0
+
+
+def paired_differences(result: Result) -> Table:
+    """Return the difference of every two methods at each budget, seed by seed, with its 95 % interval."""
+    metric, rows = metric_in(result), []
+    for first, second in itertools.combinations(result["methods"], 2):
+        ours, theirs = (
+            {seed: score for seed, score in row.get("by_seed", {}).items() if score is not None}
+            for row in (first, second)
+        )
+        differences = [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+        if first["budget"] == second["budget"] and differences:
+            mean, half = statistics.fmean(differences), half_interval(differences)
+            ends = [] if half is None else [metric.number(mean + sign * half, sign=True) for sign in (-1, 1)]
+            cells = (f"{first['budget']:g}", str(len(differences)), metric.number(mean, sign=True), " to ".join(ends))
+            rows.append((f"{first['method']} less {second['method']}", *cells))
+    titles = ("methods", "budget", "n", f"{metric.label}, mean difference", "95 % interval")
+    return text_table(f"{result['recipe']}: differences between methods, seed by seed", titles, rows)
+
+
+def half_interval(values: Sequence[float]) -> float | None:
+    """Return half of the 95 % interval of a mean (Student's t); None for fewer than two values.
+
+    >>> round(half_interval([1.0, 2.0, 3.0]), 2)
+    2.48
+    """
+    if len(values) < 2:
+        return None
+    quantiles = [float(word) for word in _T_QUANTILES.split()]
+    return quantiles[min(len(values) - 1, len(quantiles)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
+
+
+def tabulate(result: Result) -> Table:
+    """Return the table of a comparison; with several budgets it marks the rows on the frontier."""
+    metric, agreement = metric_in(result), shown_agreement(result["members"])
+    several = len({row["budget"] for row in result["methods"]}) > 1
+    held_out = f"validation_{metric.name}"
+    has_held_out = any(member[held_out] is not None for member in result["members"])
+
+    def number(key: str, show: Callable[[float], str], unit: str = "") -> Callable[[dict[str, Any]], str]:
+        return lambda row: with_spread(row[key]["mean"], row[key]["sd"], show, unit) if key in row else ""
+
+    def seeds(row: dict[str, Any]) -> str:
+        n, asked = row.get("n", ""), row.get("asked", "")
+        return str(n) if n == asked else f"{n} of {asked}"
+
+    def percent(value: float) -> str:
+        return f"{100 * value:.1f}"
+
+    unit = f" {metric.unit}".rstrip()
+    columns: dict[str, Callable[[dict[str, Any]], str] | None] = {
+        "method": lambda row: row["method"],
+        "budget": (lambda row: f"{row['budget']:g}" if "budget" in row else "") if several else None,
+        "n": seeds,
+        f"validation {metric.label}": number(held_out, metric.number, unit) if has_held_out else None,
+        f"test {metric.label}" if has_held_out else metric.label: number(metric.name, metric.number, unit),
+        "change": number("change", lambda value: metric.number(value, sign=True)),
+        AGREEMENTS[agreement or "equal_answers"]: number(agreement, percent, " %") if agreement else None,
+        "MACs left": number("macs_left", percent, " %"),
+        "parameters left": number("params_left", percent, " %"),
+        "latency, batch 1": number("latency_ms", "{:.2f}".format, " ms") if agreement else None,
+        "time": number("seconds", "{:,.0f}".format, " s"),
+        "frontier": (lambda row: ("yes" if row["on_frontier"] else "no") if row.get("n") else "") if several else None,
+    }
+    shown = {title: cell for title, cell in columns.items() if cell is not None}
+    rows = [*([_dense_row(result, metric)] if several else []), *result["methods"]]
+    cells = [[cell(row) for cell in shown.values()] for row in rows]
+    title = f"{result['recipe']}: methods compared"
+    return text_table(title, tuple(shown), cells, _notes(result, metric, several), words=("frontier",))
+
+
+def _dense_row(result: Result, metric: Metric) -> dict[str, Any]:
+    known = {metric.name: result[f"dense_{metric.name}"], "macs_left": 1.0, "params_left": 1.0}
+    known["latency_ms"] = result["dense_latency_ms"]
+    cells = {key: mean_and_deviation([] if value is None else [value]) for key, value in known.items()}
+    return {"method": "dense", **cells}
+
+
+def _notes(result: Result, metric: Metric, several: bool) -> list[str]:
+    """Return the lines below a table: settings, frontier, members that are missing, and versions."""
+    budgets = "Budgets as fractions" if several else f"Budget {result['budget']:g}"
+    notes = [
+        f"{budgets} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
+        f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
+    ]
+    if several:
+        notes.append(
+            f"On the frontier: no other row is better in {metric.label} or cost without being worse in the other; "
+            f"differences within the spread, or of {fraction(SAME_COST)} of the cost, count as none."
+        )
+    if not metric.higher_is_better:
+        notes.append(f"{metric.title}: {metric.direction}.")
+    missing = [
+        f"{member['name']}: {member['status']}" + ("" if member["error"] is None else f": {member['error']}")
+        for member in result["members"]
+        if member["status"] != "finished"
+    ]
+    if missing:
+        notes.append(f"Not in the table: {'; '.join(missing)}")
+    made = {name: " and ".join(found[:12] for found in values) for name, values in result["made_with"].items()}
+    versions = ", ".join(f"{name} {text}" for name, text in made.items() if text)
+    return [*notes, f"Made with {versions}."] if versions else notes
+
+
+def made_with(folders: Iterable[Path]) -> dict[str, list[str]]:
+    """Return the commits and versions that finished runs were made with; more than one if they differ."""
+    versions = [_versions(folder) for folder in folders if (folder / "summary.json").exists()]
+    return {name: sorted({found for each in versions if (found := each.get(name))}) for name in MADE_WITH}
+
+
+def _versions(folder: Path) -> dict[str, str | None]:
+    """Return commit and versions of a run. A damaged file is reported, but does not prevent the table."""
+    try:
+        environment = read_json(folder / "environment.json")
+        content.validate(content.ENVIRONMENT, environment)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError):
+        return dict.fromkeys(MADE_WITH, "unknown")
+    return {"commit": environment.get("commit"), **(environment.get("packages") or {})}
