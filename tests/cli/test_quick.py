@@ -79,7 +79,7 @@ def test_prune_shows_at_most_twenty_one_options(type_command: Type) -> None:
     }
     assert all(field["type"] and field["description"] for field in fields)
     only = type_command("recipes fields penalty").out
-    assert "penalty.kind: 'params', 'macs', 'groups', 'chain', 'groups-k2' (default: params)" in only
+    assert "penalty.kind: params, macs, groups, chain, groups-k2 (default: params)" in only
     assert "search.epochs" not in only
 
 
