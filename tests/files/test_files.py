@@ -193,7 +193,7 @@ def test_truncated_values(folder: Path, size: int) -> None:
     refused(folder, r"damaged or was changed.*\nhint: copy both files again")
 
 
-@pytest.mark.parametrize("position", [3, 60, -1])
+@pytest.mark.parametrize("position", [1, 60, -1])
 def test_tampered_values(folder: Path, position: int) -> None:
     path = folder / "compact.safetensors"
     values = bytearray(path.read_bytes())

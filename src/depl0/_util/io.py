@@ -19,9 +19,9 @@ from depl0.errors import DownloadError, InputError
 
 MAX_TEXT = 1 << 20
 """bytes of a recipe or another handwritten text file"""
-MAX_JSON = 1 << 28
-"""bytes of a JSON file: the largest, of a network with a million channels, has less than a tenth"""
-MAX_LINES = 1 << 30
+MAX_JSON = 1 << 24
+"""bytes of a JSON file, whose objects need up to 40 times as much memory; that of a million kept channels has 8 MB"""
+MAX_LINES = 1 << 28
 """bytes of a file of JSON lines: 120 epochs of ResNet-50 have 15 MB"""
 MAX_VALUES = 1 << 36
 """bytes of a checkpoint's tensors"""
@@ -38,6 +38,16 @@ def read_bounded(path: Path, limit: int) -> bytes:
         if size > limit:
             raise Unreadable(f"it has {size:,} bytes, more than the {limit:,} that are read")
         return file.read(size)
+
+
+def check_values(path: Path, limit: int) -> None:
+    """Raise an error unless a safetensors file is a regular file whose size and header are within their limits."""
+    with open_regular(path) as file:
+        size, header = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(8), "little")
+    if size > limit:
+        raise Unreadable(f"it has {size:,} bytes, more than the {limit:,} that are read")
+    if header > MAX_JSON:
+        raise Unreadable(f"its list of tensors has {header:,} bytes, more than the {MAX_JSON:,} that are read")
 
 
 @contextmanager
@@ -123,15 +133,24 @@ def _open_no_link(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
-def checksum(header: dict[str, Any], values: bytes) -> str:
-    """Return the SHA-256 over the header's other fields in a canonical form and the values.
+def checksum(header: dict[str, Any], values: bytes | Path) -> str:
+    """Return the SHA-256 over the header's other fields in a canonical form and the values, or a file with them.
 
     >>> checksum({"step": 3, "sha256": "not counted"}, b"values") == checksum({"step": 3}, b"values")
     True
     """
     fields = {key: value for key, value in header.items() if key != "sha256"}
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
-    return hashlib.sha256(hashlib.sha256(canonical).digest() + hashlib.sha256(values).digest()).hexdigest()
+    digest = _digest_of_file(values) if isinstance(values, Path) else hashlib.sha256(values).digest()
+    return hashlib.sha256(hashlib.sha256(canonical).digest() + digest).hexdigest()
+
+
+def _digest_of_file(path: Path) -> bytes:
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.digest()
 
 
 PREFIX = "hf://"

@@ -51,7 +51,19 @@ def load_weights(model: nn.Module, path: str | os.PathLike[str], *, strict: bool
     initial values and are returned.
     """
     path = Path(path)
+    _check_size(path, model)
     return fill(model, _read(path), f"weights file {path}", strict=strict)
+
+
+def _check_size(path: Path, model: nn.Module) -> None:
+    """Raise an error for a file that is far larger than a checkpoint of the network with all its optimizer's state."""
+    limit = 64 * sum(v.numel() for v in model.state_dict().values() if isinstance(v, Tensor)) + (1 << 28)
+    if path.is_file() and path.stat().st_size > limit:
+        raise InputError(
+            f"weights file {path} has {path.stat().st_size:,} bytes, more than the {limit:,} that are read for this "
+            "network.",
+            hint="save the state dict alone where the file comes from, with safetensors.torch.save_file.",
+        )
 
 
 def fill(model: nn.Module, found: dict[str, Tensor], source: str, *, strict: bool = True) -> NewHead | None:

@@ -9,14 +9,15 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load as read_safetensors
+from safetensors.torch import load_file
 from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
@@ -40,6 +41,8 @@ from depl0.surgery.record import (
 
 FORMAT = "depl0-compact"
 VERSION = 1
+_WIDEST = 16
+"""bytes of a number (complex128)"""
 _FACTORY = "pass the function that builds the network which was pruned, with the same arguments."
 
 
@@ -81,8 +84,15 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
         target.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"{target} is a file, not a folder for a compact network.", hint="move it away.") from error
-    text = json.dumps(header, indent=1) + "\n"
-    _replace_files(target, header["sha256"], text.encode(), values)
+    text = json.dumps(header, indent=1).encode() + b"\n"
+    if len(text) > io.MAX_JSON:  # the lists of kept channels, one number in each line
+        text = json.dumps(header).encode()
+    if len(text) > io.MAX_JSON:
+        raise InputError(
+            f"the lists of the network's kept channels have {len(text):,} bytes, and at most {io.MAX_JSON:,} are read.",
+            hint="save its state dict with safetensors.torch.save_file.",
+        )
+    _replace_files(target, header["sha256"], text, values)
     return target
 
 
@@ -143,13 +153,15 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     if not callable(factory):
         raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
     source = local_folder(folder)
-    header, record, values = _read_whole(source)
+    header, record = _read_record(source)
     model = factory()
     if not isinstance(model, nn.Module):
         raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
+    numbers = sum(math.prod(shape) for shape in state_shapes(model).values())
+    values = _checked_values(source, header, _WIDEST * numbers + io.MAX_JSON)  # bounded by the user's network
     _check_same_network(model, record, source)
     _cut(model, record, source)
-    _fill(model, _parse_values(values, source), source)
+    _fill(model, _read_values(values), source)
     _verify(model, record, header.get("proof"), source)
     remember(model, record)
     return model.eval()
@@ -157,7 +169,9 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
 
 def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:
     """Raise an error unless both files of a folder exist and match their checksum; nothing is built."""
-    return _read_whole(Path(folder))[1]
+    header, record = _read_record(Path(folder))
+    _checked_values(Path(folder), header, io.MAX_VALUES)
+    return record
 
 
 def _outputs_to_prove(compact: nn.Module, record: CompactRecord) -> list[dict[str, Any]] | None:
@@ -192,26 +206,29 @@ def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -
 
 def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
     """Return the record of a saved pruned model, without building it."""
-    path = Path(folder) / "compact.json"
-    return record_from_json(_read_header(path), path)
+    return _read_record(Path(folder))[1]
 
 
-def _read_whole(source: Path) -> tuple[dict[str, Any], CompactRecord, bytes]:
-    """Return header, record and values of a folder with a valid checksum."""
+def _read_record(source: Path) -> tuple[dict[str, Any], CompactRecord]:
     header = _read_header(source / "compact.json")
-    record = record_from_json(header, source / "compact.json")
-    numbers = sum(math.prod(shape) for shape in record.dense_shapes.values())
+    return header, record_from_json(header, source / "compact.json")
+
+
+def _checked_values(source: Path, header: dict[str, Any], limit: int) -> Path:
+    """Return the path of a folder's values, which have at most this size and the checksum in the header."""
     pending = source / _pending_name(str(header.get("sha256")))  # exists if the last save was killed
     is_pending = pending.parent == source and re.fullmatch("compact-[0-9a-f]{64}", pending.stem) and pending.is_file()
     path = pending if is_pending else source / "compact.safetensors"
-    values = _read(path, 8 * numbers + io.MAX_JSON)  # float64, and the names
-    if checksum(header, values) != header.get("sha256"):
+    with _explained(path):
+        io.check_values(path, limit)
+        found = checksum(header, path)
+    if found != header.get("sha256"):
         raise FormatError(
             f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
             "was written with them.",
             hint="copy both files again from their source.",
         )
-    return header, record, values
+    return path
 
 
 def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
@@ -259,18 +276,19 @@ def _fill(model: nn.Module, values: dict[str, Tensor], source: Path) -> None:
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name in values:
-                tensor.data = values[name].to(tensor.device)
+                tensor.data = values[name].to(tensor.device, copy=True)  # the file may be overwritten in place
 
 
 def _kind(tensor: Tensor) -> tuple[bool, bool]:
     return tensor.is_floating_point(), tensor.is_complex()
 
 
-def _parse_values(values: bytes, source: Path) -> dict[str, Tensor]:
+def _read_values(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a file, mapped into memory."""
     try:
-        return dict(read_safetensors(values))
+        return dict(load_file(path))
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise FormatError(f"{source / 'compact.safetensors'} cannot be read: {error}") from error
+        raise FormatError(f"{path} cannot be read: {error}") from error
 
 
 def _check_same_network(model: nn.Module, record: CompactRecord, source: Path) -> None:
@@ -321,7 +339,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
 def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
     """Read a record from its JSON form; ``path`` is the file to name in an error."""
     try:
-        shapes = {str(k): tuple(_whole(size) for size in v) for k, v in header["dense_shapes"].items()}
+        shapes = {str(name): _shape(sizes) for name, sizes in header["dense_shapes"].items()}
         replacements = {str(path): replacement_from(entry) for path, entry in header["replaced"].items()}
         sizes = _axis_sizes(shapes, replacements)
         positions = {
@@ -347,14 +365,14 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
                 tuple(str(what) for what in header["certificate"]["refused"]),
                 tuple(str(what) for what in header["certificate"].get("drawn", ())),
             ),
-            inputs=tuple(tuple(_whole(size) for size in shape) for shape in header["inputs"]),
+            inputs=tuple(map(_shape, header["inputs"])),
             probe=_probe(header.get("proof")),
             agreement=_agreement(header.get("agreement")),
             recovery=_recovery(header.get("recovery")),
         )
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
         raise FormatError(
-            f"{path} is damaged: {type(error).__name__} {error}.",
+            f"{path} is damaged: {type(error).__name__} {str(error)[:200]}.",
             hint="copy the folder again from its source.",
         ) from error
 
@@ -415,6 +433,12 @@ def _whole(value: Any) -> int:
     return value
 
 
+def _shape(sizes: Any) -> tuple[int, ...]:
+    if len(sizes) > 64:
+        raise ValueError(f"a tensor has {len(sizes):,} dimensions")
+    return tuple(_whole(size) for size in sizes)
+
+
 def _count(value: Any) -> int:
     if not 0 < _whole(value) < 2**20:
         raise ValueError(f"{value} is not a number of channels")
@@ -430,7 +454,9 @@ def _positions(keep: Any, size: int) -> Tensor:
 
 def _read_header(path: Path) -> dict[str, Any]:
     try:
-        header = json.loads(_read(path, io.MAX_JSON).decode())
+        with _explained(path):
+            text = io.read_bounded(path, io.MAX_JSON)
+        header = json.loads(text.decode())
     except (ValueError, RecursionError) as error:  # not text, not JSON, too many digits, or nested too deeply
         raise FormatError(f"{path} is not a JSON file: {error}.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
@@ -446,9 +472,11 @@ def _read_header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _read(path: Path, limit: int) -> bytes:
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """Turn errors of the file system into errors that name the file and the next step."""
     try:
-        return io.read_bounded(path, limit)
+        yield
     except io.Unreadable as error:
         raise FormatError(f"{path} is not read: {error}.", hint="pass a folder that depl0.save wrote.") from error
     except FileNotFoundError:
