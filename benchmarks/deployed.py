@@ -22,10 +22,10 @@ from depl0.app.deploy.int8 import open_images, test_score, training_images
 from depl0.app.deploy.source import open_source
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory
+from depl0.app.models.weights import load_weights
 from depl0.app.recipes.recipe import task_of
 from depl0.app.runs.folder import RunFolder, environment
 from depl0.app.runs.paths import recipe_of_run
-from depl0.app.weights import load_weights
 from depl0.export.int8 import quantize_onnx
 from depl0.export.onnx import export_onnx
 from depl0.host.inputs import ExampleInputs

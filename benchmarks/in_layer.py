@@ -32,7 +32,7 @@ from short_recovery import build
 from torch import Tensor, nn
 
 import depl0
-from depl0.app.weights import load_weights
+from depl0.app.models.weights import load_weights
 from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.examples import hold_out
 from depl0.search.recovery.self_distillation import distill

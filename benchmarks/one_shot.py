@@ -27,7 +27,7 @@ import depl0
 from depl0.app.data import DataSettings, open_data
 from depl0.app.methods import METHODS, Scored
 from depl0.app.models import build
-from depl0.app.weights import load_weights
+from depl0.app.models.weights import load_weights
 from depl0.gated import GatedModel
 from depl0.search.recovery.compensation import compensate
 from depl0.search.recovery.statistics import reestimate

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import he_initialise
 from depl0.app.models.plain import VGG_WIDTHS as WIDTHS
-from depl0.app.models.resnet_cifar import BasicBlock
+from depl0.app.models.plain import he_initialise
+from depl0.app.models.resnet import BasicBlock
 
 
 class NarrowVGG16(nn.Module):

@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.app import models
-from depl0.app.weights import load_weights
+from depl0.app.models.weights import load_weights
 from depl0.export.onnx import export_onnx
 from depl0.gated import GatedModel
 from depl0.latency.backends import session_call

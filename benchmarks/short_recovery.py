@@ -28,8 +28,8 @@ import depl0
 from depl0._util.io import atomic_write
 from depl0.app import models
 from depl0.app.data import Data, DataSettings, open_data
+from depl0.app.models.weights import load_weights
 from depl0.app.table import markdown_grid
-from depl0.app.weights import load_weights
 from depl0.gated import GatedModel
 from depl0.search.calibration import Calibration
 from depl0.search.freezing import freeze_network

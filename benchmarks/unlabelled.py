@@ -35,7 +35,7 @@ from torch import Tensor, nn
 import depl0
 from depl0.app.methods import METHODS, Scored
 from depl0.app.models.spec import build_model
-from depl0.app.weights import load_weights
+from depl0.app.models.weights import load_weights
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.descent import LR
 from depl0.search.recovery.distillation import BLOCKS

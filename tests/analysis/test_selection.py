@@ -7,8 +7,7 @@ import torch
 
 import depl0
 from depl0.analysis.plan import Group
-from depl0.app.models.resnet_cifar import CifarResNet
-from depl0.app.models.resnet_imagenet import ImageNetResNet
+from depl0.app.models.resnet import CifarResNet, ImageNetResNet
 from tests.networks.structures import STRUCTURES
 
 IMAGE = torch.randn(2, 3, 16, 16)

@@ -15,7 +15,7 @@ from tests.support.bounds import bounded
 from tests.support.readers import GOLDEN, READERS, prepared
 
 import depl0
-from depl0.app.weights import load_weights
+from depl0.app.models.weights import load_weights
 from depl0.errors import Depl0Error, FormatError, InputError
 
 HUGE = 4 << 30

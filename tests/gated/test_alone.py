@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import depl0
-from depl0.app.models.resnet_cifar import CifarResNet
+from depl0.app.models.resnet import CifarResNet
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
 from depl0.analysis.planning import plan
-from depl0.app.models.resnet_cifar import resnet20
+from depl0.app.models.resnet import resnet20
 from depl0.gated import GatedModel
 from depl0.gates import hard_concrete
 from depl0.gates.generators import GENERATORS, make_generator

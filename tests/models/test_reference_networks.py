@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import depl0.app.models
 from depl0._util.optional import import_torchvision
 from depl0.app.models import build, names
-from depl0.app.models.resnet_cifar import ZeroPadShortcut
+from depl0.app.models.resnet import ZeroPadShortcut
 from depl0.errors import InputError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -99,8 +99,7 @@ def test_option_a_takes_every_second_pixel_between_channels_of_zeros():
     assert out[:, 24:].count_nonzero() == 0
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Published weights
+# -- published weights -------------------------------------------------------------------------------------------------
 
 
 def trained(name: str) -> nn.Module:
@@ -140,11 +139,7 @@ def test_published_cifar_weights_reach_their_accuracy(name, correct):
 
 
 def test_resnet50_is_torchvisions_resnet50():
-    try:
-        torchvision = import_torchvision()
-    except ImportError as error:
-        pytest.skip(f"torchvision cannot be imported: {error}")
-    theirs = torchvision.models.resnet50(weights=None).eval()
+    theirs = import_torchvision().models.resnet50(weights=None).eval()
     ours = build("resnet50").eval()
     assert list(ours.state_dict()) == list(theirs.state_dict())
     ours.load_state_dict(theirs.state_dict(), strict=True)
@@ -153,16 +148,12 @@ def test_resnet50_is_torchvisions_resnet50():
         torch.testing.assert_close(ours(images), theirs(images))
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Building by name
+# -- building by name --------------------------------------------------------------------------------------------------
 
 
 def test_every_network_is_registered_under_its_own_name():
-    wanted = {"lenet5", "resnet20", "resnet32", "resnet44", "resnet50", "resnet56", "resnet110", "vgg16"}
-    assert wanted <= set(names())
-    assert list(names()) == sorted(names())
-    for name in wanted:
-        assert getattr(depl0.app.models, name).__name__ == name
+    for name in ("lenet5", "resnet20", "resnet32", "resnet44", "resnet50", "resnet56", "resnet110", "vgg16"):
+        assert name in names() and getattr(depl0.app.models, name).__name__ == name
 
 
 def test_unknown_argument_names_the_signature():
@@ -171,13 +162,6 @@ def test_unknown_argument_names_the_signature():
     assert caught.value.hint is not None and "num_classes: 'int' = 10" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments", "message"),
-    [
-        ("resnet56", {"shortcut": "C"}, "The 'shortcut' parameter of resnet56 must be 'A' or 'B', got 'C' instead."),
-    ],
-)
-def test_impossible_sizes_are_refused(name, arguments, message):
-    with pytest.raises(InputError) as caught:
-        build(name, **arguments)
-    assert str(caught.value).splitlines()[0] == message
+def test_other_shortcuts_are_refused():
+    with pytest.raises(InputError, match="'shortcut' parameter of resnet56 must be 'A' or 'B', got 'C' instead"):
+        build("resnet56", shortcut="C")

@@ -48,8 +48,7 @@ def nothing_is_left_on_the_path(monkeypatch):
             monkeypatch.delitem(sys.modules, name)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# Built-in networks
+# -- built-in networks -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -61,14 +60,8 @@ def test_every_built_in_network_takes_the_sizes_of_the_data(name):
 
 
 def test_unknown_built_in_networks():
-    wanted = f"The built-in model must be one of {', '.join(map(repr, names()))}, got"
-    assert (
-        message_of("resnet57") == f"{wanted} 'resnet57' instead.\nhint: did you mean resnet56 or resnet50 or resnet44?"
-    )
-    assert message_of("Transformer") == (
-        f"{wanted} 'Transformer' instead.\n"
-        "hint: write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make."
-    )
+    assert "got 'resnet57' instead.\nhint: did you mean resnet56 or resnet50 or resnet44?" in message_of("resnet57")
+    assert "hint: write torchvision:resnet18, timm:resnet18, my_package.nets:make" in message_of("Transformer")
 
 
 @pytest.mark.parametrize("spec", [":make", "nets.py:", "timm:", ":"])
@@ -77,8 +70,7 @@ def test_a_colon_needs_two_sides(spec):
         check_spec(spec)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# torchvision and timm
+# -- torchvision and timm ----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -109,26 +101,22 @@ def test_timm_networks(torchvision):
     assert "there is no timm model called 'hf-hub:timm/resnet18'" in message_of("timm:hf-hub:timm/resnet18")
 
 
-@pytest.mark.parametrize("library", ["torchvision", "timm"])
-@pytest.mark.parametrize("is_missing", [True, False])
-def test_a_library_that_cannot_be_imported(monkeypatch, library, is_missing):
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (ModuleNotFoundError("No module named 'timm'", name="timm"), "which is not installed.\nhint: pip install timm"),
+        (RuntimeError("operator torchvision::nms does not exist"), "is installed but cannot be imported beside torch"),
+    ],
+)
+def test_a_library_that_cannot_be_imported(monkeypatch, error, message):
     def import_module(name):
-        if is_missing:
-            raise ModuleNotFoundError(f"No module named {library!r}", name=library)
-        raise RuntimeError("operator torchvision::nms does not exist")
+        raise error
 
     monkeypatch.setattr(spec_module, "import_module", import_module)
-    assert message_of(f"{library}:resnet18") == (
-        f"{library} networks need {library}, which is not installed.\nhint: pip install {library}"
-        if is_missing
-        else f"{library} is installed but cannot be imported beside torch {torch.__version__}: "
-        "operator torchvision::nms does not exist.\n"
-        "hint: install the torchvision that was built for this torch; pytorch.org lists which fit together."
-    )
+    assert message in message_of("timm:resnet18")
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The user's own
+# -- the user's own ----------------------------------------------------------------------------------------------------
 
 
 NETS = """
@@ -260,8 +248,7 @@ def test_data_that_does_not_know_its_outputs(write):
     assert "missing a required argument: 'num_classes'" in message_of(f"{path}:make", num_classes=None)
 
 
-# ---------------------------------------------------------------------------------------------------------------------
-# The small network
+# -- the small network -------------------------------------------------------------------------------------------------
 
 
 def test_the_small_network_has_its_size_and_takes_other_images():

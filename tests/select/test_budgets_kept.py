@@ -13,7 +13,7 @@ from torch import nn
 
 from depl0.analysis.plan import Plan
 from depl0.analysis.planning import plan
-from depl0.app.models.resnet_cifar import resnet20
+from depl0.app.models.resnet import resnet20
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides
 from depl0.config import GateConfig

@@ -16,13 +16,13 @@ from safetensors.torch import save as write_safetensors
 
 import depl0
 from depl0._util.io import checksum
+from depl0.app.models.weights import load_weights
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.app.reports.report import as_text
 from depl0.app.reports.run import read_run
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.app.runs.folder import RunFolder
 from depl0.app.studies.study import _read as read_study
-from depl0.app.weights import load_weights
 from tests.networks.golden import TinyDigits
 from tests.networks.tiny import TinyNet, tiny_recipe
 from tests.support.runs import write_run

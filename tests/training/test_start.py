@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from depl0.app.data import open_data
-from depl0.app.models.pretrained import Published
 from depl0.app.models.spec import build_model
+from depl0.app.models.weights import Published
 from depl0.app.recipes import get, with_overrides
 from depl0.app.training import setup as start
 from depl0.app.training.setup import model_factory

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from depl0._util.optional import import_torchvision
-from depl0.app.models.resnet_cifar import CifarResNet
-from depl0.app.models.resnet_imagenet import ImageNetResNet
+from depl0.app.models.resnet import CifarResNet, ImageNetResNet
 from tests.networks.small import PatchTransformer, PreActivationNet, TwoInputNet, UNet
 
 

@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from depl0.app.models._building_blocks import he_initialise, initialise_as_dep_l0, sides
-from depl0.app.models.registry import register
+from depl0.app.models.spec import ImageSize, register
+
+
+def he_initialise(network: nn.Module) -> None:
+    """Initialise the weights of every convolution from He's normal distribution and its bias with zeros.
+
+    The variance is set by the number of outputs, so that gradients keep their scale in the backward pass. Linear layers
+    and batch norms keep PyTorch's initialisation.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+
+def initialise_as_dep_l0(network: nn.Module, mode: Literal["fan_in", "fan_out"]) -> None:
+    """Initialise the weights as the Dep-L0 paper's code does: classifiers by their inputs, biases from N(0, 0.01).
+
+    Its ResNets set the variance of convolutions by the number of inputs, its VGG16 by that of outputs.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            fan = mode if isinstance(module, nn.Conv2d) else "fan_in"
+            nn.init.kaiming_normal_(module.weight, mode=fan, nonlinearity="relu")
+        if isinstance(module, nn.Linear):
+            nn.init.normal_(module.bias, 0, 0.01)
 
 
 class LeNet5(nn.Module):
     """Two convolutions with max-pools and two linear layers, without batch norm."""
 
-    def __init__(self, num_classes: int, in_channels: int, image_size: int | tuple[int, int]) -> None:
+    def __init__(self, num_classes: int, in_channels: int, image_size: ImageSize) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, 20, kernel_size=5)
         self.conv2 = nn.Conv2d(20, 50, kernel_size=5)
-        height, width = map(_side_after_convolutions, sides(image_size))
+        sides = (image_size, image_size) if isinstance(image_size, int) else image_size
+        height, width = map(_side_after_convolutions, sides)
         self.fc1 = nn.Linear(50 * height * width, 500)
         self.fc2 = nn.Linear(500, num_classes)
         he_initialise(self)
@@ -37,7 +65,7 @@ def _side_after_convolutions(image_size: int) -> int:
 
 
 @register
-def lenet5(num_classes: int = 10, in_channels: int = 1, image_size: int | tuple[int, int] = 28) -> LeNet5:
+def lenet5(num_classes: int = 10, in_channels: int = 1, image_size: ImageSize = 28) -> LeNet5:
     """Build LeNet-5: 0.43 M parameters and 2.3 M MACs on MNIST."""
     return LeNet5(num_classes, in_channels, image_size)
 
@@ -75,7 +103,7 @@ class SmallCNN(nn.Module):
 
 
 @register
-def small_cnn(num_classes: int = 10, in_channels: int = 1, image_size: int | tuple[int, int] = 8) -> SmallCNN:
+def small_cnn(num_classes: int = 10, in_channels: int = 1, image_size: ImageSize = 8) -> SmallCNN:
     """Build the small network: 66 k parameters and 1.5 M MACs on 8x8 digits. Larger images work too."""
     return SmallCNN(num_classes, in_channels)
 

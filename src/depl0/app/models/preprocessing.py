@@ -24,9 +24,9 @@ def published_preprocessing(spec: str) -> Fields:
         return {}
     check_known(library, name)
     if library == "timm":
-        config = import_library("timm", "timm").get_pretrained_cfg(name)
+        config = import_library("timm").get_pretrained_cfg(name)
         return {} if config is None else _of_timm(config.to_dict())
-    weights = import_library("torchvision", "torchvision.models").get_model_weights(name)
+    weights = import_library("torchvision").get_model_weights(name)
     made = weights.DEFAULT.transforms()
     crop, resized = made.crop_size[0], made.resize_size[0]
     return _fields((crop, crop), crop / resized, str(made.interpolation.value), made.mean, made.std)

@@ -3,7 +3,7 @@
 ============================  ==========================================================
 ``resnet56``                  a network of :mod:`depl0.app.models`
 ``torchvision:resnet18``      an image classifier of torchvision, untrained
-``timm:resnet18``             a network of timm, untrained (:mod:`depl0.app.models.pretrained`: trained)
+``timm:resnet18``             a network of timm, untrained (:mod:`depl0.app.models.weights`: trained)
 ``my_package.nets:make``      a callable of a module that can be imported
 ``path/to/file.py:make``      a callable of a file
 ============================  ==========================================================
@@ -17,24 +17,61 @@ say), and is then not passed.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+import inspect
+from collections.abc import Callable
 from importlib import import_module
-from types import ModuleType
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 from torch import nn
 
 from depl0._util.optional import import_torchvision
-from depl0._util.registry import did_you_mean, unknown
+from depl0._util.registry import Registry, did_you_mean, unknown
 from depl0._util.user_code import load_callable, wanted, wrap_user_errors
-from depl0.app.models import registry
 from depl0.errors import InputError
 
+LIBRARIES = {"torchvision": "torchvision.models", "timm": "timm"}
+"""packages with networks, and the modules that have them"""
 FORMS = "write torchvision:resnet18, timm:resnet18, my_package.nets:make or path/to/file.py:make."
-
-
-ImageSize = int | tuple[int, int]
+ImageSize: TypeAlias = "int | tuple[int, int]"
 """side of square images, or height and width"""
+
+# -- built-in networks -------------------------------------------------------------------------------------------------
+
+Constructor = TypeVar("Constructor", bound=Callable[..., nn.Module])
+
+MODELS: Registry[Callable[..., nn.Module]] = Registry("built-in model", FORMS)
+"""All registered constructors by name."""
+
+
+def register(constructor: Constructor) -> Constructor:
+    """Register a constructor for `build` under the name of the function; use it as a decorator."""
+    return MODELS.register(constructor.__name__, lambda it: it)(constructor)
+
+
+def names() -> tuple[str, ...]:
+    """Return the names that `build` accepts, in alphabetical order."""
+    return MODELS.names()
+
+
+def build(name: str, **kwargs: object) -> nn.Module:
+    """Build the network called ``name``; keyword arguments are passed to its constructor.
+
+    >>> build("resnet20", num_classes=100).linear
+    Linear(in_features=64, out_features=100, bias=True)
+    """
+    constructor = MODELS.find(name)
+    signature = inspect.signature(constructor)
+    try:
+        signature.bind(**kwargs)
+    except TypeError as error:
+        raise InputError(
+            f"{name} cannot be built with these arguments: {error}.", hint=f"its signature is {name}{signature}."
+        ) from error
+    return constructor(**kwargs)
+
+
+# -- specs -------------------------------------------------------------------------------------------------------------
 
 
 def image_size(height: int, width: int) -> ImageSize:
@@ -73,83 +110,83 @@ def factory(
     offered = {"num_classes": num_classes, "in_channels": in_channels, "image_size": image_size}
     sizes: dict[str, object] = {key: value for key, value in offered.items() if value is not None}
     library, colon, name = spec.partition(":")
-    if not colon or library in ("torchvision", "timm"):
-        if num_classes is None or in_channels is None:
-            raise InputError(
-                f"model {spec!r} is built for images and a number of outputs; the data has "
-                + ("other targets." if num_classes is None else "other inputs."),
-                hint="write a callable that builds the network for this data: path/to/file.py:make.",
-            )
-        if colon:
-            make = _torchvision_factory if library == "torchvision" else _timm_factory
-            return make(name, num_classes, in_channels)
-        arguments = wanted(registry.MODELS.find(spec), sizes)
-        return lambda: registry.build(spec, **arguments)
-    return _user_factory(spec, {**sizes, "pretrained": True} if pretrained else sizes)
+    if colon and library not in LIBRARIES:
+        make = load_callable(spec, "model")
+        arguments = make.wanted({**sizes, "pretrained": True} if pretrained else sizes)
+        hint = "only num_classes, in_channels and image_size are passed; give the others a default."
+        make.check_call(arguments, hint)
+        return lambda: _checked(make(**arguments), spec)
+    if num_classes is None or in_channels is None:
+        raise InputError(
+            f"model {spec!r} is built for images and a number of outputs; the data has other "
+            f"{'targets' if num_classes is None else 'inputs'}.",
+            hint="write a callable that builds the network for this data: path/to/file.py:make.",
+        )
+    if colon:
+        return _library_factory(library, name, num_classes, in_channels)
+    own = wanted(MODELS.find(spec), sizes)
+    return lambda: build(spec, **own)
 
 
 def check_spec(spec: str) -> None:
     """Raise InputError if a text cannot describe a network; the user's code is not imported."""
     where, colon, name = spec.rpartition(":")
-    if not colon:
-        if spec not in registry.MODELS:
-            if published := _published(spec):
-                raise InputError(f"there is no built-in model {spec!r}.", hint=f"did you mean {published}?")
-            raise unknown("built-in model", spec, registry.names(), FORMS)
-    elif not where or not name:
-        raise InputError(
-            f"model {spec!r} must have a name on both sides of the colon.",
-            hint=FORMS,
-        )
+    if colon and not (where and name):
+        raise InputError(f"model {spec!r} must have a name on both sides of the colon.", hint=FORMS)
+    if not colon and spec not in MODELS:
+        published = [library for library in LIBRARIES if _is_known(library, spec)]
+        if published:
+            raise InputError(f"there is no built-in model {spec!r}.", hint=f"did you mean {published[0]}:{spec}?")
+        raise unknown("built-in model", spec, names(), FORMS)
 
 
-def _torchvision_factory(name: str, num_classes: int, in_channels: int) -> Callable[[], nn.Module]:
-    check_known("torchvision", name)
-    models = import_library("torchvision", "torchvision.models")
-    if in_channels != 3:
+def _library_factory(library: str, name: str, num_classes: int, in_channels: int) -> Callable[[], nn.Module]:
+    check_known(library, name)
+    if library == "torchvision" and in_channels != 3:
         raise InputError(
             f"torchvision:{name} takes images of 3 channels, but the data has {in_channels}.",
             hint=f"timm:{name} may exist and takes any number; or write a callable that changes the first layer.",
         )
 
     def make() -> nn.Module:
-        with wrap_user_errors("model", f"torchvision:{name}"):
-            return _checked(models.get_model(name, weights=None, num_classes=num_classes), f"torchvision:{name}")
-
-    return make
-
-
-def _timm_factory(name: str, num_classes: int, in_channels: int) -> Callable[[], nn.Module]:
-    check_known("timm", name)
-    timm = import_library("timm", "timm")
-
-    def make() -> nn.Module:
-        with wrap_user_errors("model", f"timm:{name}"):
-            network = timm.create_model(name, pretrained=False, num_classes=num_classes, in_chans=in_channels)
-            return _checked(network, f"timm:{name}")
+        with wrap_user_errors("model", f"{library}:{name}"):
+            models = import_library(library)
+            if library == "torchvision":
+                return _checked(models.get_model(name, weights=None, num_classes=num_classes), name)
+            network = models.create_model(name, pretrained=False, num_classes=num_classes, in_chans=in_channels)
+            return _checked(network, name)
 
     return make
 
 
 def check_known(library: str, name: str) -> None:
     """Raise if torchvision or timm does not have a network."""
-    if library == "timm":
-        timm = import_library("timm", "timm")
-        if not timm.is_model(name):
-            raise _unknown("timm model", name, timm.list_models(), "timm.list_models() lists them.")
-        return
-    models = import_library("torchvision", "torchvision.models")
-    known = models.list_models(module=models)
-    if name not in known:
-        raise _unknown("torchvision model", name, known, "torchvision.models.list_models() lists them.")
+    models = import_library(library)
+    known = models.list_models() if library == "timm" else models.list_models(module=models)
+    if name not in known and not (library == "timm" and models.is_model(name)):  # timm: also with a tag
+        hint = did_you_mean(name, known) or f"{LIBRARIES[library]}.list_models() lists them."
+        raise InputError(f"there is no {library} model called {name!r}.", hint=hint)
 
 
-def import_library(package: str, module: str) -> ModuleType:
-    """Import a module for the networks of a package, or raise an error that names the missing package."""
+def _is_known(library: str, name: str) -> bool:
+    try:
+        check_known(library, name)
+    except InputError:  # not installed, or without this network
+        return False
+    return True
+
+
+def import_library(package: str, module: str | None = None) -> Any:
+    """Import the module with the networks of a package (or another one), or raise an error that names what is missing.
+
+    Args:
+        package: ``"torchvision"`` or ``"timm"``.
+        module: the module to import; by default the one with the networks.
+    """
     try:
         with contextlib.suppress(ImportError):  # timm's own message is more specific
             import_torchvision()
-        return import_module(module)
+        return import_module(module or LIBRARIES[package])
     except ModuleNotFoundError as error:
         missing = (error.name or package).partition(".")[0]
         raise InputError(
@@ -163,27 +200,7 @@ def import_library(package: str, module: str) -> ModuleType:
         ) from error
 
 
-def _user_factory(spec: str, sizes: dict[str, object]) -> Callable[[], nn.Module]:
-    make = load_callable(spec, "model")
-    arguments = make.wanted(sizes)
-    make.check_call(arguments, "only num_classes, in_channels and image_size are passed; give the others a default.")
-    return lambda: _checked(make(**arguments), spec)
-
-
 def _checked(network: object, spec: str) -> nn.Module:
     if not isinstance(network, nn.Module):
         raise InputError(f"model {spec!r} must return a torch.nn.Module, got a {type(network).__name__} instead.")
     return network
-
-
-def _published(name: str) -> str | None:
-    """Return the spec of a network of torchvision or timm that has this name."""
-    for library in ("torchvision", "timm"):
-        with contextlib.suppress(InputError):  # not installed, or without this network
-            check_known(library, name)
-            return f"{library}:{name}"
-    return None
-
-
-def _unknown(what: str, name: str, known: Iterable[str], advice: str) -> InputError:
-    return InputError(f"there is no {what} called {name!r}.", hint=did_you_mean(name, known) or advice)

@@ -17,13 +17,12 @@ from depl0.app.data import Data, DataInfo, open_data
 from depl0.app.data.readers import IMAGE_SIZE, image_folders, own_size
 from depl0.app.methods import Scored
 from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
-from depl0.app.models.pretrained import has_published, names_weights, published_weights
 from depl0.app.models.spec import factory, image_size
+from depl0.app.models.weights import NewHead, fill, has_published, load_weights, names_weights, published_weights
 from depl0.app.recipes.recipe import Recipe, method_of, task_of
 from depl0.app.runs.paths import resolve_paths
 from depl0.app.runtime.threads import choose_threads
 from depl0.app.tasks import check_network
-from depl0.app.weights import NewHead, fill, load_weights
 from depl0.config import GateConfig
 from depl0.costs.count import cost
 from depl0.gated import GatedModel, attach
