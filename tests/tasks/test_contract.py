@@ -58,8 +58,8 @@ CASES = {
         lambda targets: nn.functional.one_hot(targets, 3).float(),
         100.0,
         (
-            (draw(BATCH, 4), OF_CLASSES, "gives scores of shape (12, 4), but the data has 3 classes"),
-            (MAPS, OF_CLASSES, "gives scores of shape (12, 3, 4, 5), but the data has 3 classes"),
+            (draw(BATCH, 4), OF_CLASSES, "returned scores of shape (12, 4), but the data has 3 classes"),
+            (MAPS, OF_CLASSES, "returned scores of shape (12, 3, 4, 5), but the data has 3 classes"),
             (SCORES, info(target_shape=(2,)), "needs one class number for every image, but made has other targets"),
         ),
     ),
@@ -70,9 +70,9 @@ CASES = {
         lambda targets: nn.functional.one_hot(targets.long().clamp(max=2), 3).movedim(3, 1).float(),
         100.0,
         (
-            (SCORES, OF_MAPS, "needs scores of shape (batch, classes, height, width), but the network gives (12, 3)"),
-            (MAPS[..., :2], OF_MAPS, "gives scores of 4 x 2 pixels, but the targets of made have shape (4, 5)"),
-            (MAPS, info(num_classes=4, target_shape=(4, 5)), "gives scores for 3 classes, but the data has 4"),
+            (SCORES, OF_MAPS, "needs scores of shape (batch, classes, height, width), but the network returned (12"),
+            (MAPS[..., :2], OF_MAPS, "returned scores of 4 x 2 pixels, but the targets of made have shape (4, 5)"),
+            (MAPS, info(num_classes=4, target_shape=(4, 5)), "returned scores for 3 classes, but the data has 4"),
         ),
     ),
     "regression": Case(

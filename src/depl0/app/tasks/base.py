@@ -47,9 +47,9 @@ class Task(abc.ABC):
         """Raise if the network's outputs do not match the data. Called with those of a small batch before training."""
 
     def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
-        """Return the loss against the dense network's outputs on the same batch, the mean over the batch."""
+        """Return the loss against the original model's outputs on the same batch, the mean over the batch."""
         raise InputError(
-            f"{type(self).__name__} does not say how a network learns from another one's outputs.",
+            f"{type(self).__name__} does not support distillation.",
             hint="add a method distill(outputs, wanted, temperature) to the task, or leave distill.weight out.",
         )
 
@@ -117,14 +117,14 @@ def find_task(spec: str, **settings: object) -> Task:
 
 
 def find_task_for(spec: str, settings: Mapping[str, object], label_smoothing: float) -> Task:
-    """Return a task as a recipe describes it. Raise if the task does not support the recipe's label smoothing."""
+    """Return the task of a recipe. Raise an error if it does not support the recipe's label smoothing."""
     make = TASKS.find(spec)
     passed = wanted(make.call if isinstance(make, UserCallable) else make, {"label_smoothing": label_smoothing})
     if label_smoothing and not passed:
         raise InputError(
             f"recipe field search.label_smoothing must be 0 where task.spec is {spec!r}, got {label_smoothing:g} "
             "instead.",
-            hint="there are no classes that a label could be spread over.",
+            hint="the task has no classes that a label could be spread over.",
         )
     if "label_smoothing" in settings and passed:
         raise InputError(

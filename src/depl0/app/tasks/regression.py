@@ -51,13 +51,13 @@ class Regression(Task):
             )
         if (found or (1,)) != (info.target_shape or (1,)):
             raise InputError(
-                f"the network gives numbers of shape {found} for an image, but the targets of {info.name} have shape "
-                f"{tuple(info.target_shape)}.",
+                f"the network returned numbers of shape {found} for an image, but the targets of {info.name} have "
+                f"shape {tuple(info.target_shape)}.",
                 hint="build the network with as many outputs as there are numbers in a target.",
             )
 
     def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
-        """Return the mean squared difference from the dense network's outputs. The temperature is not used."""
+        """Return the mean squared difference from the original model's outputs. The temperature is not used."""
         return nn.functional.mse_loss(*_pair(outputs, main_output(wanted, "numbers")))
 
 

@@ -10,8 +10,7 @@ from torch import nn
 
 from depl0._util.distributed import broadcast_buffers, broadcast_parameters
 from depl0.app.runs.progress import shown_as
-from depl0.app.tasks.classification import Classification
-from depl0.app.tasks.segmentation import Segmentation
+from depl0.app.tasks.classification import Classification, Segmentation
 from depl0.app.training.evaluate import evaluate
 from depl0.app.training.search import calibration
 from depl0.app.training.session import Session

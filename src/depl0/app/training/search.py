@@ -21,7 +21,7 @@ from depl0._util.distributed import all_reduce_mean
 from depl0._util.user_code import wrap_user_errors
 from depl0.app.data import Batches
 from depl0.app.methods import Scored
-from depl0.app.methods.losses import Reconstruction
+from depl0.app.methods.calibrated import Reconstruction
 from depl0.app.recipes.recipe import Recipe, method_of
 from depl0.app.runs.gate_log import describe_gates, gates_line
 from depl0.app.runs.progress import shown_as
