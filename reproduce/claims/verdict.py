@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import shutil
 import statistics
 import tempfile
@@ -87,9 +88,6 @@ def verdict(found: Difference | None) -> str:
     if found.low > 0:
         return "better"
     return "worse" if found.high < 0 else "no gain of the claimed size" if found.high < CLAIMED else "cannot tell"
-
-
-# -- arms --------------------------------------------------------------------------------------------------------------
 
 
 def arms_of(rows: Rows, chosen: Mapping[str, Sequence[tuple[float, float]]], epochs: int) -> dict[str, Rows]:
@@ -202,8 +200,8 @@ def forest(found: Mapping[str, Difference], file: Path) -> None:
         figure.savefig(file, metadata={"Date": None})
 
 
-def write(rows: Rows, out: Path) -> str:
-    """Write README.md, the forest plot and results.jsonl; return the page."""
+def write(rows: Rows, out: Path, figure: Path) -> str:
+    """Write README.md and the forest plot; return the page."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -233,8 +231,8 @@ def write(rows: Rows, out: Path) -> str:
                 parts.append(f"{name} at the MACs of the first: {found} points, n = {found.n}: {verdict(found)}.")
                 plotted[f"{name}, {epochs} epochs"] = found
     if plotted:
-        forest(plotted, out / "forest.svg")
-        parts.insert(0, "![Differences in test accuracy to L0-HC, with 95 % intervals](forest.svg)")
+        forest(plotted, figure)
+        parts.insert(0, f"![Differences in test accuracy, with 95 % intervals]({os.path.relpath(figure, out)})")
     note = out / "note.md"
     compared = [row for row in rows if row["seed"] != CHOICE_SEED]
     versions = sorted(
@@ -263,9 +261,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="results.jsonl of run.py")
     parser.add_argument("out", type=Path, help="folder of the page")
+    parser.add_argument("--figure", type=Path, default=Path("docs/images/verdict.svg"), help="file of the forest plot")
     args = parser.parse_args()
     rows = [with_slope(json.loads(line)) for line in args.runs.read_text(encoding="utf-8").splitlines()]
-    text = write(rows, args.out)
+    text = write(rows, args.out, args.figure)
     if args.runs.resolve() != (args.out / "results.jsonl").resolve():
         shutil.copyfile(args.runs, args.out / "results.jsonl")
     print(text)
