@@ -34,10 +34,10 @@ from torch import Tensor, nn
 import depl0
 from depl0.app.models.weights import load_weights
 from depl0.host.inputs import ExampleInputs
-from depl0.search.recovery.examples import hold_out
+from depl0.search.calibration import hold_out
+from depl0.search.reconstruction import Look, View, reconstruction_scores, removal_order
 from depl0.search.recovery.self_distillation import distill
 from depl0.search.rounds import MIN_SHARE
-from depl0.search.scores.reconstruction import Look, View, reconstruction_scores, removal_order
 from depl0.select.gates import select_gates
 
 KEY = ("model", "budget", "recover", "arm", "seed")

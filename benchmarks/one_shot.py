@@ -29,9 +29,9 @@ from depl0.app.methods import METHODS, Scored
 from depl0.app.models import build
 from depl0.app.models.weights import load_weights
 from depl0.gated import GatedModel
+from depl0.search.reconstruction import reconstruction_scores
 from depl0.search.recovery.compensation import compensate
 from depl0.search.recovery.statistics import reestimate
-from depl0.search.scores.reconstruction import reconstruction_scores
 from depl0.select.gates import select_gates
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -42,7 +42,7 @@ INTRODUCTION = """\
 Accuracy in per cent, mean ± standard deviation over n draws of 1,024 calibration images of the training set. Written by
 `benchmarks/one_shot.py` from `one_shot.json`, which has every cell with its seed, commit, MACs and channels kept.
 
-- channels by: `reconstruction` (`depl0.search.scores.reconstruction`), or the scores of a method of `depl0.app.methods`
+- channels by: `reconstruction` (`depl0.search.reconstruction`), or the scores of a method of `depl0.app.methods`
 - recovery: `compensation` fits the layers behind the cut in closed form and keeps the batch norms' statistics;
   `statistics` measures those anew on the calibration images and fits nothing; `compensation+statistics` does both
 

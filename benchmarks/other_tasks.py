@@ -35,8 +35,8 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.app.methods import METHODS, Scored
+from depl0.search.calibration import hold_out
 from depl0.search.freezing import freeze_network
-from depl0.search.recovery.examples import hold_out
 from depl0.search.recovery.outputs import compare_by
 from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
 

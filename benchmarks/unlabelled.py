@@ -36,12 +36,11 @@ import depl0
 from depl0.app.methods import METHODS, Scored
 from depl0.app.models.spec import build_model
 from depl0.app.models.weights import load_weights
+from depl0.search.calibration import BATCH_SIZE, hold_out
 from depl0.search.freezing import freeze_network
-from depl0.search.recovery.descent import LR
 from depl0.search.recovery.distillation import BLOCKS
-from depl0.search.recovery.examples import BATCH_SIZE, hold_out
 from depl0.search.recovery.outputs import compare_by, measure_agreement
-from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
+from depl0.search.recovery.self_distillation import LR, PATIENCE, STEPS, distill
 from depl0.search.recovery.statistics import reestimate
 from depl0.surgery.record import Agreement
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from depl0.app.methods import METHODS, Scored, find_method, rank_within_groups
 from depl0.errors import InputError
 from depl0.gated import GatedModel
-from depl0.search.scores.importance import FEW
+from depl0.search.importance import FEW
 from tests.networks.coupled import Coupled, NoNorm, gated_network, some_batches
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")

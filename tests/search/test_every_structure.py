@@ -9,8 +9,8 @@ import torch
 
 import depl0
 from depl0.host.inputs import ExampleInputs
+from depl0.search.reconstruction import reconstruction_scores
 from depl0.search.recovery.compensation import compensate
-from depl0.search.scores.reconstruction import reconstruction_scores
 from tests.networks import heads
 from tests.networks.structures import STRUCTURES
 from tests.support.sampling import ALL

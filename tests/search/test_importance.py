@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from depl0.search.scores.importance import FEW, TRUST, draw_together, first_scores, standardise
+from depl0.search.importance import FEW, TRUST, draw_together, first_scores, standardise
 from tests.networks.tiny import SIDE, tiny_gated
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 import depl0
 from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
+from depl0.search import reconstruction
+from depl0.search.reconstruction import Look, reconstruction_errors
 from depl0.search.recovery import compensation, memory
 from depl0.search.recovery.compensation import compensate
-from depl0.search.scores import reconstruction
-from depl0.search.scores.reconstruction import Look, reconstruction_errors
 
 
 class Pyramid(nn.Module):

@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.host.inputs import ExampleInputs
-from depl0.search.recovery.lockstep import order_and_added
-from depl0.search.scores.importance import standardise
-from depl0.search.scores.reconstruction import (
+from depl0.search.importance import standardise
+from depl0.search.reconstruction import (
     reconstruction_errors,
     reconstruction_scores,
 )
+from depl0.search.recovery.lockstep import order_and_added
 from tests.networks.coupled import Coupled
 from tests.networks.readers import READERS, Plain, gated_of, inputs, state_of
 
@@ -78,7 +78,7 @@ def test_scores_set_errors_against_cost_and_are_standardised(monkeypatch: pytest
     errors = reconstruction_errors(gated, batches)
     _, price = gated.expected.value_and_gradient(torch.ones(gated.plan.num_gates), "macs")
     for exponent in (1.0, 0.5):
-        monkeypatch.setattr("depl0.search.scores.reconstruction.EXPONENT", exponent)
+        monkeypatch.setattr("depl0.search.reconstruction.EXPONENT", exponent)
         scores = reconstruction_scores(gated, batches, "macs")
         wanted = standardise(exponent * errors.log() - price.double().log())
         torch.testing.assert_close(scores.double(), wanted, rtol=1e-5, atol=1e-5)

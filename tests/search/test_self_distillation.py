@@ -14,9 +14,9 @@ from torch import Tensor, nn
 import depl0
 from depl0._util import progress
 from depl0.errors import InputError
+from depl0.search.calibration import hold_out
 from depl0.search.recovery import self_distillation
 from depl0.search.recovery.distillation import block_outputs, kept_channels
-from depl0.search.recovery.examples import hold_out
 from depl0.search.recovery.outputs import Comparison, compare_by, measure_agreement
 from tests.networks.loops import BATCHES, Net, batch, trained_net
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from depl0.search.reconstruction import reconstruction_errors
 from depl0.search.recovery.compensation import compensate
 from depl0.search.recovery.outputs import compare_by
-from depl0.search.scores.reconstruction import reconstruction_errors
 from tests.networks.readers import gated_of
 
 LARGE = 1000.0

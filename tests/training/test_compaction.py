@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import depl0
-import depl0.search.closing as closing
+import depl0.search.state as closing
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runtime import network as compiling
 from depl0.errors import TrainingError

@@ -19,13 +19,21 @@ from depl0.errors import DivergedError, InputError
 from depl0.gated import attach
 from depl0.host.copies import private_copy
 from depl0.host.network import check_host, first_line
-from depl0.search.calibration import MOST_BATCHES, Calibration, Loss, call, on_device
-from depl0.search.recovery.descent import LR, WARMUP_STEPS, Recovery, descend
+from depl0.search.calibration import (
+    MOST_BATCHES,
+    Augment,
+    Calibration,
+    Loss,
+    call,
+    check_augment,
+    hold_out,
+    is_image_batch,
+    on_device,
+)
 from depl0.search.recovery.distillation import DistillationLoss, kept_channels
-from depl0.search.recovery.examples import Augment, check_augment, hold_out, is_image_batch
 from depl0.search.recovery.memory import check_memory, needed_memory
 from depl0.search.recovery.outputs import ClassAxis, compare_by, is_hopeless, measure_agreement, missing_classes
-from depl0.search.recovery.self_distillation import PATIENCE, STEPS, distill
+from depl0.search.recovery.self_distillation import LR, PATIENCE, STEPS, WARMUP_STEPS, Recovery, descend, distill
 from depl0.search.rounds import cut_in_rounds
 from depl0.select.gates import check_budget
 from depl0.surgery.record import Agreement, RecoveryRecord, record_of, remember

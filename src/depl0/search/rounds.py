@@ -14,7 +14,7 @@ from depl0.config import GateConfig
 from depl0.gated import GatedModel
 from depl0.search.calibration import Calibration
 from depl0.search.freezing import Freezing, freeze_network
-from depl0.search.scores.reconstruction import reconstruction_scores
+from depl0.search.reconstruction import reconstruction_scores
 from depl0.select.gates import minimum_share
 
 MIN_SHARE = 0.1

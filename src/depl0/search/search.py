@@ -23,13 +23,23 @@ from depl0.gates import hard_concrete
 from depl0.host.copies import private_copy
 from depl0.host.network import check_whole
 from depl0.search.calibration import Calibration, Loss
-from depl0.search.closing import closed_streak, closing_gates, cut_is_profitable, first_streak
 from depl0.search.config import CutPolicy, SearchChanges, SearchConfig
 from depl0.search.freezing import Freezing, fit_to_frozen, freeze_network, settle
+from depl0.search.importance import first_scores
+from depl0.search.reconstruction import reconstruction_scores
 from depl0.search.recovery.compensation import compensate
-from depl0.search.scores.importance import first_scores
-from depl0.search.scores.reconstruction import reconstruction_scores
-from depl0.search.state import Convergence, Cut, SearchListener, SearchState, StablePeriod, can_converge
+from depl0.search.state import (
+    Convergence,
+    Cut,
+    SearchListener,
+    SearchState,
+    StablePeriod,
+    can_converge,
+    closed_streak,
+    closing_gates,
+    cut_is_profitable,
+    first_streak,
+)
 from depl0.surgery.record import state_shapes
 from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy, check_can_be_carried
 

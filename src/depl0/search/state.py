@@ -1,8 +1,18 @@
-"""The state that a search keeps between steps, the events that it reports, and its convergence to a structure.
+"""The state that a search keeps between steps: its events, its convergence, and the gates that have closed for good.
 
 During the search, it has converged if the set of open gates has hardly changed for a while. Seen from the end of the
 search, it has converged at the first moment after which hardly any gate differs from the final set
 (:func:`settled_since`).
+
+A gate that is cut out cannot open again. With a budget, the threshold rises while the target falls, away from the gates
+below it. Once it is constant, these gates only become more certain, because the sharpness still rises. With a penalty,
+a closed gate only gets the gradient of the penalty. So a gate that has stayed below the threshold for a while hardly
+ever opens again.
+
+The published presets start with gates that were closed only by their random initialisation. The search has not judged
+those gates yet, so they are not cut out during the search, unless they open first and close again. The rule for
+evaluation gates decides which gates are open or closed at the start: a gate that starts half closed and sinks under the
+penalty alone was never judged either.
 """
 
 from __future__ import annotations
@@ -16,10 +26,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from depl0.config import GateConfig
+from depl0.gates import hard_concrete
 from depl0.search.freezing import Freezing
+from depl0.select.rounding import removable_in_steps
+from depl0.select.snapshot import Snapshot
 
 CHANGE = 0.01
 """Fraction of the gates that may differ from the final set while a search counts as settled, seen from its end."""
+CLOSED_BELOW = 0.01
+"""Open probability below which a gate counts as closed."""
+CLOSED_STREAK = 2
+"""Number of consecutive checks at which a gate must have been closed."""
+LEAST_GAIN = 0.1
+"""Fraction of the remaining MACs that a cut must save."""
+_NEVER = -(2**62)
+"""Initial streak of a gate that starts closed: it never becomes long enough."""
 
 
 @dataclass(frozen=True)
@@ -56,33 +78,6 @@ class SearchListener:
 
     def cut(self, cut: Cut) -> None:
         """Handle a cut, after which the network is smaller."""
-
-
-@dataclass(frozen=True)
-class StablePeriod:
-    """The open gates at one step, if they have hardly changed since."""
-
-    open_gates: Tensor
-    since: float
-    """The step."""
-
-    def after(self, open_gates: Tensor, step: float, change: float) -> StablePeriod:
-        """Return the continued period, or a new one if more than the fraction ``change`` of the gates has changed.
-
-        The gates are compared with the beginning of the period, so that a slow drift is not taken for convergence.
-
-        >>> start = StablePeriod(torch.tensor([True, True, False, False]), since=2.0)
-        >>> start.after(torch.tensor([True, False, False, False]), 3.0, change=0.25).since
-        2.0
-        >>> start.after(torch.tensor([False, False, False, False]), 3.0, change=0.25).since
-        3.0
-        """
-        changed = float((open_gates != self.open_gates).double().mean())
-        return self if changed <= change else StablePeriod(open_gates, step)
-
-    def lasts(self, step: float, steps: float) -> bool:
-        """Return True if it has lasted for this number of steps."""
-        return step - self.since >= steps - 1e-9
 
 
 @dataclass
@@ -123,6 +118,36 @@ class SearchState:
         )
 
 
+# -- convergence -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StablePeriod:
+    """The open gates at one step, if they have hardly changed since."""
+
+    open_gates: Tensor
+    since: float
+    """The step."""
+
+    def after(self, open_gates: Tensor, step: float, change: float) -> StablePeriod:
+        """Return the continued period, or a new one if more than the fraction ``change`` of the gates has changed.
+
+        The gates are compared with the beginning of the period, so that a slow drift is not taken for convergence.
+
+        >>> start = StablePeriod(torch.tensor([True, True, False, False]), since=2.0)
+        >>> start.after(torch.tensor([True, False, False, False]), 3.0, change=0.25).since
+        2.0
+        >>> start.after(torch.tensor([False, False, False, False]), 3.0, change=0.25).since
+        3.0
+        """
+        changed = float((open_gates != self.open_gates).double().mean())
+        return self if changed <= change else StablePeriod(open_gates, step)
+
+    def lasts(self, step: float, steps: float) -> bool:
+        """Return True if it has lasted for this number of steps."""
+        return step - self.since >= steps - 1e-9
+
+
 def can_converge(
     open_gates: Tensor,
     fraction: float,
@@ -156,3 +181,55 @@ def settled_since(open_gates: Sequence[Tensor], final: Tensor, change: float = C
             break
         settled = moment
     return settled
+
+
+# -- gates that have closed for good ---------------------------------------------------------------------------------
+
+
+def first_streak(log_alpha: Tensor, rule: str) -> Tensor:
+    """Return the initial value of :func:`closed_streak`: gates that start closed do not count until they have opened.
+
+    ``rule`` is the rule for evaluation gates.
+
+    >>> streak = first_streak(torch.tensor([-9.0, -3.0, 3.0]), "median")
+    >>> for _ in range(CLOSED_STREAK):
+    ...     streak = closed_streak(torch.tensor([-9.0, -9.0, -9.0]), streak, "median")
+    >>> streak >= CLOSED_STREAK
+    tensor([False, False,  True])
+    """
+    return torch.where(_is_open(log_alpha, rule), 0, _NEVER)
+
+
+def closed_streak(log_alpha: Tensor, before: Tensor | None, rule: str) -> Tensor:
+    """Return the number of consecutive checks at which each gate was nearly closed, including this one.
+
+    A gate that started closed counts from the time it is open by the rule for evaluation gates.
+    """
+    below = hard_concrete.open_probability(log_alpha) < CLOSED_BELOW
+    before = torch.zeros_like(below, dtype=torch.long) if before is None else before
+    unjudged = (before < 0) & ~_is_open(log_alpha, rule)
+    return torch.where(below, before + 1, torch.where(unjudged, before, 0))
+
+
+def closing_gates(network: Snapshot, config: GateConfig, log_alpha: Tensor, streak: Tensor) -> Tensor:
+    """Return the gates that have been nearly closed for long enough.
+
+    One gate of every group is kept: its channel stays anyway, and without it a plain chain of layers would be
+    disconnected permanently. The remaining number of gates of a group is one that ``round_to`` and ``min_share`` allow.
+    """
+    closing = network.removable((streak >= CLOSED_STREAK) & ~network.removed)
+    if config.round_to == 1 and not config.min_share:
+        return closing
+    return removable_in_steps(network.plan, closing, network.removed, log_alpha, config)
+
+
+def cut_is_profitable(network: Snapshot, closing: Tensor) -> bool:
+    """Return True if cutting these gates out saves enough cost to pay for rebuilding the network."""
+    if not bool(closing.any()):
+        return False
+    now, then = network.cost(~network.removed), network.cost(~(network.removed | closing))
+    return then.macs <= (1 - LEAST_GAIN) * now.macs
+
+
+def _is_open(log_alpha: Tensor, rule: str) -> Tensor:
+    return log_alpha > hard_concrete.closing_log_alpha(rule)

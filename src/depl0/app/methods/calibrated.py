@@ -14,8 +14,8 @@ from depl0.gated import GatedModel
 from depl0.host.calls import ADDITIONS, LAYERS, TRANSPOSED, Call, CallRecorder
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import Calibration
-from depl0.search.scores.importance import squared_gradients
-from depl0.search.scores.reconstruction import reconstruction_scores
+from depl0.search.importance import squared_gradients
+from depl0.search.reconstruction import reconstruction_scores
 
 
 @register("taylor")

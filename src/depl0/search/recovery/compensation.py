@@ -30,15 +30,13 @@ from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
-from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
-from depl0.search.recovery.memory import activations_for, pieces, profile, release_freed_memory
-from depl0.search.recovery.readers import (
-    Reader,
+from depl0.search.recovery.consumers import (
+    ConsumerLayer,
     Refused,
-    added_readers,
+    added_consumers,
     by_channels,
     choose_places,
-    find_readers,
+    find_consumers,
     in_factors,
     out_factors,
     outputs_at,
@@ -47,6 +45,8 @@ from depl0.search.recovery.readers import (
     rows_for,
     token_weights,
 )
+from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
+from depl0.search.recovery.memory import activations_for, pieces, profile, release_freed_memory
 from depl0.search.recovery.regression import Fit, Moments, fit_channels, fit_patches, is_wide
 
 _CallPairs: TypeAlias = "list[tuple[LayerCall, LayerCall]]"
@@ -111,16 +111,16 @@ def compensate(
     inputs = [ExampleInputs.of(batch).with_shared(plan.shared_inputs).on_device_of(host) for batch in batches]
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
-    readers, refused = find_readers(plan, host)
+    consumers, refused = find_consumers(plan, host)
     if torch.equal(before, after) and original is None:
         return Compensation((), ())
     with evaluation_mode(host):
-        run = _Run(plan, host, (before, after), inputs, readers)
+        run = _Run(plan, host, (before, after), inputs, consumers)
         run.to_end()
     seen = set(run.order)
     refused += [
-        Refused(reader.layer, "not called as a plain convolution or linear layer")
-        for weight, reader in readers.items()
+        Refused(consumer.layer, "not called as a plain convolution or linear layer")
+        for weight, consumer in consumers.items()
         if weight not in seen
     ]
     with torch.no_grad():
@@ -164,15 +164,15 @@ class _Run:
         host: nn.Module,
         gates: tuple[Tensor, Tensor],
         inputs: list[ExampleInputs],
-        readers: dict[str, Reader],
+        consumers: dict[str, ConsumerLayer],
     ) -> None:
-        self.plan, self.host, self.readers = plan, host, readers
+        self.plan, self.host, self.consumers = plan, host, consumers
         self.before, self.after = gates
         is_whole = bool((self.before == 1).all())  # then no gate is folded, and no copy is needed
         self.dense = host if is_whole else folded(plan, host, self.before)
         self.cut = folded(plan, host, self.after)
         self.order, added = order_and_added(self.dense, inputs[0])
-        self.added = added_readers(host, readers, added)
+        self.added = added_consumers(host, consumers, added)
         self.profile = profile(self.dense, inputs[0], self.added)
         self.room = activations_for(self.host)
         self.pieces = pieces(inputs, self.profile.piece(self.room))
@@ -229,45 +229,45 @@ class _Run:
     def _look(self, events: list[tuple[Event, Event]]) -> None:
         """Refit a layer at its call or at the sum that it is added to: only there the other summand is available."""
         weight = events[0][0].weight
-        reader = self.readers.get(weight)
-        if reader is None:
+        consumer = self.consumers.get(weight)
+        if consumer is None:
             return
         calls = [(a, b) for a, b in events if isinstance(a, LayerCall) and isinstance(b, LayerCall)]
         sums = [(a, b) for a, b in events if isinstance(a, Sum) and isinstance(b, Sum)]
         if calls and weight in self.added:
             self.pending[weight] = calls
         elif calls:
-            self._fit(reader, calls, None)
+            self._fit(consumer, calls, None)
         else:
-            self._fit(reader, self.pending.pop(weight), sums)
+            self._fit(consumer, self.pending.pop(weight), sums)
 
-    def _fit(self, reader: Reader, calls: _CallPairs, sums: _SumPairs | None) -> None:
+    def _fit(self, consumer: ConsumerLayer, calls: _CallPairs, sums: _SumPairs | None) -> None:
         """Refit one layer, unless its inputs are unchanged."""
-        is_open, was_open = _are_open(self.after, reader.gates), _are_open(self.before, reader.gates)
+        is_open, was_open = _are_open(self.after, consumer.gates), _are_open(self.before, consumer.gates)
         read = [(a.input, b.input) for a, b in calls] + [(a.other, b.other) for a, b in sums or []]
-        if torch.equal(was_open, is_open) and (reader.tied or all(torch.equal(a, b) for a, b in read)):
+        if torch.equal(was_open, is_open) and (consumer.tied or all(torch.equal(a, b) for a, b in read)):
             return
-        weight = self.host.get_parameter(reader.weight).detach().double().cpu()
+        weight = self.host.get_parameter(consumer.weight).detach().double().cpu()
         # Columns of gates that were closed until now start from zero.
         weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
         if is_wide(weight):
-            seen = self._moments(reader, calls, None, weight, by_channel=True)
+            seen = self._moments(consumer, calls, None, weight, by_channel=True)
             fit = fit_channels(weight, seen, is_open)
         else:
-            seen = self._moments(reader, calls, sums, weight, by_channel=False)
-            counts = _are_open(self.after, reader.out_gates)
-            fit = fit_patches(weight, seen, is_open, counts, keep_weight=reader.tied)
-        self.fitted.append(Fitted(reader.layer, fit.before, fit.after))
-        self._write(reader, fit, is_open)
+            seen = self._moments(consumer, calls, sums, weight, by_channel=False)
+            counts = _are_open(self.after, consumer.out_gates)
+            fit = fit_patches(weight, seen, is_open, counts, keep_weight=consumer.tied)
+        self.fitted.append(Fitted(consumer.layer, fit.before, fit.after))
+        self._write(consumer, fit, is_open)
 
     def _moments(
-        self, reader: Reader, calls: _CallPairs, sums: _SumPairs | None, weight: Tensor, *, by_channel: bool
+        self, consumer: ConsumerLayer, calls: _CallPairs, sums: _SumPairs | None, weight: Tensor, *, by_channel: bool
     ) -> Moments:
         """Return the moments of the layer's current inputs and of the target: its former outputs, or channels."""
-        moments = Moments(centred=reader.constant is not None)
+        moments = Moments(centred=consumer.constant is not None)
         kernel = weight[0, 0].numel()
         was_factor, factor = (
-            in_factors(self.plan, reader, gates).repeat_interleave(kernel) for gates in (self.before, self.after)
+            in_factors(self.plan, consumer, gates).repeat_interleave(kernel) for gates in (self.before, self.after)
         )
         rows = rows_for(weight) // len(calls)
         for number, (dense, cut) in enumerate(calls):
@@ -284,34 +284,34 @@ class _Run:
                 continue
             if sums is not None:
                 missing = outputs_at(sums[number][0].other - sums[number][1].other, cut, places)
-                wanted = wanted + missing * self._inverse_scale(reader, sums[number][1].scale).to(missing)
+                wanted = wanted + missing * self._inverse_scale(consumer, sums[number][1].scale).to(missing)
             moments.add(seen, wanted)
         return moments
 
-    def _inverse_scale(self, reader: Reader, norm_scale: Tensor | None) -> Tensor:
+    def _inverse_scale(self, consumer: ConsumerLayer, norm_scale: Tensor | None) -> Tensor:
         """Return the factors from an error of the sum to one of the layer's output; 0 for nearly unused channels."""
-        scale = out_factors(self.plan, reader, self.after).double() * (1.0 if norm_scale is None else norm_scale)
+        scale = out_factors(self.plan, consumer, self.after).double() * (1.0 if norm_scale is None else norm_scale)
         reaches = scale.abs() > 1e-2 * scale.abs().max()
         return torch.where(reaches, 1 / torch.where(reaches, scale, 1.0), 0.0)
 
-    def _write(self, reader: Reader, fit: Fit, is_open: Tensor) -> None:
+    def _write(self, consumer: ConsumerLayer, fit: Fit, is_open: Tensor) -> None:
         """Record the new weight and constant, and write them, multiplied by their gates, into the running copy."""
-        old = self.host.get_parameter(reader.weight).detach()
+        old = self.host.get_parameter(consumer.weight).detach()
         column = [1, -1, *[1] * (old.dim() - 2)]
         row = [-1, 1, *column[2:]]
         weight = torch.where(is_open.view(column).to(old.device), fit.weight.to(old), old)
-        rows, columns = (factors(self.plan, reader, self.after).to(old) for factors in (out_factors, in_factors))
-        self._note(reader.weight, weight, weight * rows.view(row) * columns.view(column))
-        if reader.constant is None:
+        rows, columns = (factors(self.plan, consumer, self.after).to(old) for factors in (out_factors, in_factors))
+        self._note(consumer.weight, weight, weight * rows.view(row) * columns.view(column))
+        if consumer.constant is None:
             return
-        if reader.constant.endswith(".bias") or reader.constant == "bias":
-            bias = self.host.get_parameter(reader.constant).detach()
+        if consumer.constant.endswith(".bias") or consumer.constant == "bias":
+            bias = self.host.get_parameter(consumer.constant).detach()
             bias = bias + fit.constant.to(bias)
-            self._note(reader.constant, bias, bias * rows)
+            self._note(consumer.constant, bias, bias * rows)
         else:
-            mean = self.host.get_buffer(reader.constant)
+            mean = self.host.get_buffer(consumer.constant)
             mean = mean - fit.constant.to(mean)
-            self._note(reader.constant, mean, mean)
+            self._note(consumer.constant, mean, mean)
 
     def _note(self, name: str, value: Tensor, gated: Tensor) -> None:
         self.changed[name] = value

@@ -26,7 +26,7 @@ ELEMENTS = 20_000_000
 
 @final
 @dataclass(frozen=True)
-class Reader:
+class ConsumerLayer:
     """A convolution or linear layer that can be refitted, because its weight is not used elsewhere."""
 
     layer: str
@@ -52,13 +52,13 @@ class Refused:
     reason: str
 
 
-def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[Refused]]:
+def find_consumers(plan: Plan, host: nn.Module) -> tuple[dict[str, ConsumerLayer], list[Refused]]:
     """Return the layers that can be refitted, by the name of their weight, and those that cannot."""
     parameters = dict(host.named_parameters())
     shared = Counter(canonical_names(host).values())
     calls = Counter(use.out_axis[0] for use in plan.uses)
     norms = Counter(plan.norm_after.values())
-    readers: dict[str, Reader] = {}
+    consumers: dict[str, ConsumerLayer] = {}
     refused: dict[str, Refused] = {}
     for use in plan.uses:
         weight = use.out_axis[0]
@@ -79,7 +79,7 @@ def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[R
             refused.setdefault(weight, Refused(use.layer, reason or ""))
             continue
         norm = plan.norm_after.get(use.layer)
-        readers[weight] = Reader(
+        consumers[weight] = ConsumerLayer(
             use.layer,
             weight,
             plan.axes.get(use.in_axis, torch.full((use.in_size,), NO_GATE)),
@@ -88,7 +88,7 @@ def find_readers(plan: Plan, host: nn.Module) -> tuple[dict[str, Reader], list[R
             norm,
             tied=shared[weight] > 1,
         )
-    return readers, list(refused.values())
+    return consumers, list(refused.values())
 
 
 def _is_tied(host: nn.Module, weight: str) -> bool:
@@ -111,39 +111,39 @@ def _constant(host: nn.Module, weight: str, norm: str | None, shared: Mapping[st
     return mean if isinstance(module, _BatchNorm) and module.running_mean is not None and shared[mean] == 1 else None
 
 
-def added_readers(host: nn.Module, readers: Mapping[str, Reader], added: Mapping[str, bool]) -> list[str]:
+def added_consumers(host: nn.Module, consumers: Mapping[str, ConsumerLayer], added: Mapping[str, bool]) -> list[str]:
     """Return the weights of layers whose output is only used in a sum, directly or through a recorded norm."""
 
-    def is_known(reader: Reader, normed: bool) -> bool:
-        if reader.norm is None:
+    def is_known(consumer: ConsumerLayer, normed: bool) -> bool:
+        if consumer.norm is None:
             return not normed
-        norm = host.get_submodule(reader.norm)
+        norm = host.get_submodule(consumer.norm)
         return normed and isinstance(norm, _BatchNorm) and norm.running_var is not None
 
-    return [weight for weight, normed in added.items() if weight in readers and is_known(readers[weight], normed)]
+    return [weight for weight, normed in added.items() if weight in consumers and is_known(consumers[weight], normed)]
 
 
-def output_scale(host: nn.Module, reader: Reader) -> Tensor:
+def output_scale(host: nn.Module, consumer: ConsumerLayer) -> Tensor:
     """Return the factors of the following norm for the layer's outputs, in evaluation mode; ones without a norm."""
-    norm = None if reader.norm is None else host.get_submodule(reader.norm)
+    norm = None if consumer.norm is None else host.get_submodule(consumer.norm)
     if not isinstance(norm, _BatchNorm) or norm.running_var is None:
-        return torch.ones(len(reader.out_gates), dtype=torch.float64)
+        return torch.ones(len(consumer.out_gates), dtype=torch.float64)
     gain = torch.rsqrt(norm.running_var.double().cpu() + norm.eps)
     return gain if norm.weight is None else gain * norm.weight.detach().double().cpu()
 
 
-def in_factors(plan: Plan, reader: Reader, gates: Tensor) -> Tensor:
+def in_factors(plan: Plan, consumer: ConsumerLayer, gates: Tensor) -> Tensor:
     """Return the factors of the gates in the layer's own input weights; 1 for gates that are applied before it."""
-    if (reader.weight, 1) not in plan.sites:
-        return torch.ones(len(reader.gates))
-    return gate_values(reader.gates, gates)
+    if (consumer.weight, 1) not in plan.sites:
+        return torch.ones(len(consumer.gates))
+    return gate_values(consumer.gates, gates)
 
 
-def out_factors(plan: Plan, reader: Reader, gates: Tensor) -> Tensor:
+def out_factors(plan: Plan, consumer: ConsumerLayer, gates: Tensor) -> Tensor:
     """Return the factors of the gates in the layer's own output rows."""
-    if (reader.weight, 0) not in plan.sites:
-        return torch.ones(len(reader.out_gates))
-    return gate_values(reader.out_gates, gates)
+    if (consumer.weight, 0) not in plan.sites:
+        return torch.ones(len(consumer.out_gates))
+    return gate_values(consumer.out_gates, gates)
 
 
 def gate_values(places: Tensor, gates: Tensor) -> Tensor:

@@ -29,15 +29,14 @@ from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind, counted
 from depl0.host.inputs import ExampleInputs
+from depl0.search.importance import random_projection, squared_gradients, standardise
 from depl0.search.recovery.compensation import folded
-from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
-from depl0.search.recovery.memory import GRAMS, activations_for, bytes_of, pieces, profile
-from depl0.search.recovery.readers import (
-    Reader,
-    added_readers,
+from depl0.search.recovery.consumers import (
+    ConsumerLayer,
+    added_consumers,
     by_channels,
     choose_places,
-    find_readers,
+    find_consumers,
     gate_values,
     in_factors,
     output_scale,
@@ -46,8 +45,9 @@ from depl0.search.recovery.readers import (
     rows_for,
     token_weights,
 )
+from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
+from depl0.search.recovery.memory import GRAMS, activations_for, bytes_of, pieces, profile
 from depl0.search.recovery.regression import Moments, damping, is_wide
-from depl0.search.scores.importance import random_projection, squared_gradients, standardise
 from depl0.select.gates import select_gates
 
 FIRST_ORDER_BATCHES = 4
@@ -211,10 +211,10 @@ class Look:
         self._plan, self._host, self._groups = gated.host_plan, gated.host, gated.plan.groups
         self._gates = (~gated.removed).float()
         self._network = folded(self._plan, self._host, self._gates)
-        every, _ = find_readers(self._plan, self._host)
+        every, _ = find_consumers(self._plan, self._host)
         self._order, added = order_and_added(self._network, inputs[0])
-        self._added = added_readers(self._host, every, added)
-        self._readers = {weight: reader for weight, reader in every.items() if bool((reader.gates >= 0).any())}
+        self._added = added_consumers(self._host, every, added)
+        self._consumers = {weight: consumer for weight, consumer in every.items() if bool((consumer.gates >= 0).any())}
         room = activations_for(self._host)
         self.pieces = pieces(inputs, profile(self._network, inputs[0], self._added).piece(room))
 
@@ -224,7 +224,7 @@ class Look:
         found: list[tuple[list[Group], list[str]]] = []
         for group in self._groups:
             gates = torch.arange(group.offset, group.offset + group.size)
-            reading = [w for w, reader in self._readers.items() if bool(torch.isin(gates, reader.gates).any())]
+            reading = [w for w, consumer in self._consumers.items() if bool(torch.isin(gates, consumer.gates).any())]
             if found and sum(map(self._bytes, {*found[-1][1], *reading})) <= limit:
                 found[-1][0].append(group)
                 found[-1][1].extend(weight for weight in reading if weight not in found[-1][1])
@@ -235,9 +235,9 @@ class Look:
     def unseen_gates(self) -> Tensor:
         """Return the gates whose consumer layers were never called as plain convolutions or linear layers."""
         unseen = torch.zeros(len(self._gates) + 1, dtype=torch.bool)
-        for weight, reader in self._readers.items():
+        for weight, consumer in self._consumers.items():
             if weight not in self._order:
-                unseen[reader.gates] = True
+                unseen[consumer.gates] = True
         return unseen[:-1]  # a gate of -1 is the last entry
 
     def _bytes(self, weight: str) -> int:
@@ -249,16 +249,16 @@ class Look:
     @torch.no_grad()
     def views(self, weights: Iterable[str] | None = None, done: int = 0, steps: int = 0) -> list[View]:
         """Run the network over all inputs, and return the views of these layers, or of all layers."""
-        readers = self._readers if weights is None else {weight: self._readers[weight] for weight in weights}
-        observer = _Observer(self._plan, self._host, readers, self._gates, len(self.pieces), self._added)
+        consumers = self._consumers if weights is None else {weight: self._consumers[weight] for weight in weights}
+        observer = _Observer(self._plan, self._host, consumers, self._gates, len(self.pieces), self._added)
         for number, piece in enumerate(self.pieces):
             observer.batch = number
             with layer_events(self._network, observer, self._added):
                 piece.run(self._network)
             report_progress(done + number + 1, steps)
         return [
-            _view(self._host.get_parameter(weight).detach(), reader, observer, output_scale(self._network, reader))
-            for weight, reader in readers.items()
+            _view(self._host.get_parameter(weight).detach(), consumer, observer, output_scale(self._network, consumer))
+            for weight, consumer in consumers.items()
             if observer.seen[weight].count
         ]
 
@@ -271,25 +271,25 @@ class _Observer:
         self,
         plan: Plan,
         host: nn.Module,
-        readers: dict[str, Reader],
+        consumers: dict[str, ConsumerLayer],
         gates: Tensor,
         batches: int,
         added: Collection[str] = (),
     ) -> None:
-        self.seen = {weight: Moments(reader.constant is not None) for weight, reader in readers.items()}
+        self.seen = {weight: Moments(consumer.constant is not None) for weight, consumer in consumers.items()}
         self.spread: dict[str, list[float]] = {}
         """For every batch, the variance of the sum."""
-        self.tokens = dict.fromkeys(readers, 0)
+        self.tokens = dict.fromkeys(consumers, 0)
         """For every layer whose tokens have weights, their number."""
         self._held: dict[str, tuple[LayerCall, Tensor, Tensor]] = {}
         self.batch, self._batches, self.gates = 0, batches, gates
-        self._readers, self._added = readers, added
-        self._weights = {weight: host.get_parameter(weight) for weight in readers}
-        self._factors = {weight: in_factors(plan, reader, gates) for weight, reader in readers.items()}
+        self._consumers, self._added = consumers, added
+        self._weights = {weight: host.get_parameter(weight) for weight in consumers}
+        self._factors = {weight: in_factors(plan, consumer, gates) for weight, consumer in consumers.items()}
 
     def __call__(self, event: Event) -> None:
         """Process a layer's call, or the sum after it."""
-        if event.weight not in self._readers:
+        if event.weight not in self._consumers:
             return
         weight = self._weights[event.weight]
         if not isinstance(event, LayerCall):
@@ -313,19 +313,19 @@ class _Observer:
         self.seen[event.weight].add(rows, rows[:, :1])
 
 
-def _view(weight: Tensor, reader: Reader, observer: _Observer, scale: Tensor) -> View:
+def _view(weight: Tensor, consumer: ConsumerLayer, observer: _Observer, scale: Tensor) -> View:
     """Scale a layer's weight so that its errors are relative, and invert its Gram matrix."""
-    kernel, gram = weight[0, 0].numel(), observer.seen[reader.weight].gram
+    kernel, gram = weight[0, 0].numel(), observer.seen[consumer.weight].gram
     scaled = weight.double().cpu() * scale.view(-1, *[1] * (weight.dim() - 1))
     flat, block = scaled.flatten(1), kernel
     if is_wide(weight):
         flat, block = scaled.flatten(2).transpose(1, 2).flatten(0, 1), 1  # (outputs · kernel, channels)
-    spread = observer.spread.get(reader.weight)
-    if observer.tokens[reader.weight]:  # weights are the inverse energy of every token
-        energy = observer.tokens[reader.weight] / observer.seen[reader.weight].count
+    spread = observer.spread.get(consumer.weight)
+    if observer.tokens[consumer.weight]:  # weights are the inverse energy of every token
+        energy = observer.tokens[consumer.weight] / observer.seen[consumer.weight].count
     else:
         energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
-    gates = reader.gates.repeat_interleave(block)
+    gates = consumer.gates.repeat_interleave(block)
     is_open = gate_values(gates, observer.gates) > 0
     gram, flat = gram[is_open][:, is_open], flat[:, is_open] / max(energy, 1e-30) ** 0.5
     strength = damping(gram) or 1.0

@@ -1,1 +1,0 @@
-"""Initial channel importance, before the search begins."""
