@@ -183,22 +183,20 @@ class _Run:
     def to_end(self) -> None:
         """Run both networks from event to event, and refit every layer that needs it."""
         running: list[Any] = []
-        count = len(self.profile.events)
+        waiting = self.profile.held(self.pieces, self.room)
         try:
-            for number in range(count):
-                held = self.profile.held(number, self.pieces, self.room)
+            for number, held in enumerate(waiting):
                 for pair in running[held:]:
                     _close(pair)
-                for waiting in (running, *self.pending.values()):
-                    del waiting[held:]
+                for dropped in (running, *self.pending.values()):
+                    del dropped[held:]
                 events = [self._advance(pair, number) for pair in running]
                 for piece in self.pieces[len(running) : held]:
                     running.append(self._start(piece))
                     events.append(self._catch_up(running[-1], number))
                 self._look(events)
                 del events
-                release_freed_memory()
-                report_progress(number + 1, count)
+                report_progress(number + 1, len(waiting))
         finally:
             for pair in running:
                 _close(pair)
@@ -218,6 +216,7 @@ class _Run:
     def _advance(self, pair: tuple[Stepper, Stepper], number: int) -> tuple[Event, Event]:
         """Run a piece to its next event in both networks, which must be this one."""
         found = pair[0].advance(), pair[1].advance()
+        release_freed_memory()
         if any(event is None or (type(event), event.weight) != self.profile.events[number] for event in found):
             raise InputError(
                 "the network calls its layers in another order for other inputs, so it cannot be compensated.",

@@ -2,12 +2,14 @@
 
 A profile of one example, computed once, holds the bytes of all live tensors at every event of the forward pass
 (:mod:`.lockstep`). Early layers of an image network have large feature maps with many rows, so few examples are enough
-for them. Late layers have small feature maps, and process all examples in the same memory.
+for them. Late layers have small feature maps, and process all examples in the same memory. A piece that is dropped has
+to start again from the network's input, so pieces join later layers, and are dropped only if few would be left.
 """
 
 from __future__ import annotations
 
 import ctypes
+import math
 import sys
 import weakref
 from dataclasses import dataclass
@@ -23,7 +25,7 @@ from depl0.gated import GatedModel
 from depl0.host.calls import Call
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
-from depl0.search.recovery.lockstep import Event, layer_events
+from depl0.search.recovery.lockstep import Event, Sum, layer_events
 
 ACTIVATIONS = 600_000_000
 """Limit in bytes for the activations of both networks during a refit; the bytes of the weights, if larger."""
@@ -37,6 +39,8 @@ BATCH = 64
 """Largest batch of a recovery."""
 PIECES = 4
 """A piece of examples uses at most a quarter of the limit for activations."""
+ENOUGH = 128
+"""Examples that a layer should have, even if some of them do not fit at later layers (as in U-Nets)."""
 
 
 @final
@@ -55,12 +59,21 @@ class Profile:
         """Return the number of examples to run at a time."""
         return max(1, limit // (PIECES * max(self.peak, 1)))
 
-    def held(self, event: int, pieces: list[ExampleInputs], limit: int = ACTIVATIONS) -> int:
-        """Return the number of pieces that can wait at an event in two networks."""
+    def held(self, pieces: list[ExampleInputs], limit: int = ACTIVATIONS) -> list[int]:
+        """Return for every event the number of pieces that wait at it in two networks."""
+        enough = math.ceil(ENOUGH / pieces[0].batch())
+        held, fits = [], len(pieces)
+        for alive in reversed(self.alive):
+            own = self._fitting(alive, pieces, limit)
+            fits = min(fits, own)
+            held.append(max(fits, min(own, enough)))
+        return held[::-1]
+
+    def _fitting(self, alive: int, pieces: list[ExampleInputs], limit: int) -> int:
         room = limit - self.peak * pieces[0].batch()
         count = 0
         for piece in pieces:
-            room -= 2 * self.alive[event] * piece.batch()
+            room -= 2 * alive * piece.batch()
             if room < 0:
                 break
             count += 1
@@ -74,6 +87,7 @@ def profile(network: nn.Module, inputs: ExampleInputs, added: list[str]) -> Prof
     alive: list[weakref.ref[Tensor]] = []
     events: list[tuple[type, str]] = []
     at_events: list[int] = []
+    waiting: dict[str, Event] = {}
     peak = 0
 
     def bytes_alive() -> int:
@@ -86,8 +100,12 @@ def profile(network: nn.Module, inputs: ExampleInputs, added: list[str]) -> Prof
         return sum(storages.values())
 
     def note(event: Event) -> None:
+        if event.weight in added:  # a refit needs the inputs of a layer until its output is added
+            waiting[event.weight] = event
         events.append((type(event), event.weight))
         at_events.append(bytes_alive())
+        if isinstance(event, Sum):
+            del waiting[event.weight]
 
     recorder = layer_events(network, note, added)
     watched = recorder.after
