@@ -35,7 +35,7 @@ import depl0
 from depl0.app.models.weights import load_weights
 from depl0.host.inputs import ExampleInputs
 from depl0.search.calibration import hold_out
-from depl0.search.reconstruction import Look, View, reconstruction_scores, removal_order
+from depl0.search.reconstruction import Look, View, reconstruction_scores
 from depl0.search.recovery.self_distillation import distill
 from depl0.search.rounds import MIN_SHARE
 from depl0.select.gates import select_gates
@@ -62,10 +62,13 @@ class Draw:
         self.inputs, self.held_back = hold_out([x.to(memory_format=torch.channels_last) for x, _ in images])
         self.gated = depl0.attach(self.host, self.inputs[0][:1], generator="independent", groups="inner")
         self.scores = reconstruction_scores(self.gated, self.inputs, "macs").cpu()
-        self.views = Look(self.gated, [ExampleInputs.of(batch) for batch in self.inputs]).views()
-        present = ~self.gated.removed
-        alone = [removal_order(group, self.views, present, update=False) for group in self.gated.plan.groups]
-        self.single = {gate: error for order, errors in alone for gate, error in zip(order, errors, strict=True)}
+        look = Look(self.gated, [ExampleInputs.of(batch) for batch in self.inputs])
+        self.views = look.views({weight for _, weights in look.parts() for weight in weights})
+        self.single: dict[int, float] = {}
+        for group in self.gated.plan.groups:
+            members = torch.arange(group.offset, group.offset + group.size)
+            errors = torch.stack([view.errors(members) for view in self.views if len(view.columns(members))]).sum(0)
+            self.single |= dict(zip(members.tolist(), errors.tolist(), strict=True))
         """of every gate, the error if it is the only one that closes"""
 
     def is_open(self, budget: float, arm: str) -> Tensor:

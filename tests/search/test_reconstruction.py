@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 
 import depl0
-from depl0.host.inputs import ExampleInputs
 from depl0.search.importance import standardise
 from depl0.search.reconstruction import (
     reconstruction_errors,
     reconstruction_scores,
 )
-from depl0.search.recovery.lockstep import order_and_added
 from tests.networks.coupled import Coupled
 from tests.networks.readers import READERS, Plain, gated_of, inputs, state_of
 
@@ -117,11 +115,3 @@ def test_wide_groups_lose_several_channels_at_once_and_wide_layers_are_judged_by
     assert bool(errors.isfinite().all()) and len(errors.unique()) > 80
     twins = errors.view(2, 80)
     assert float(twins.min(0).values.median()) < 0.1 * float(twins.max(0).values.median())
-
-
-def test_outputs_that_only_go_into_a_sum_are_found() -> None:
-
-    order, added = order_and_added(Coupled().eval(), ExampleInputs.of(torch.randn(1, 2, 6, 6)))
-    names = ["stem", "inner", "back", "wide", "depthwise", "linear"]
-    assert order == [f"{name}.weight" for name in names]
-    assert added == {"back.weight": True}

@@ -26,16 +26,3 @@ def test_moments_of_rows_far_from_zero_keep_their_precision(centred: bool) -> No
     fitted = ridge(gram, moments.cross, torch.zeros(3, 24, dtype=torch.float64))
     error = moments.error(fitted, moments.wanted_mean - fitted @ moments.mean)
     assert float((error / moments.energy).max()) < 0.02
-
-
-@pytest.mark.parametrize("centred", [True, False])
-def test_a_row_of_weight_two_counts_twice(centred: bool) -> None:
-    rows, wanted = torch.randn(2, 12, 4, generator=torch.Generator().manual_seed(0)).double()
-    weights = torch.tensor([1.0, 2.0, 3.0]).repeat(4)
-    weighted, repeated = Moments(centred), Moments(centred)
-    for part in (slice(0, 5), slice(5, 12)):
-        weighted.add(rows[part], wanted[part], weights[part])
-        counts = weights[part].long()
-        repeated.add(rows[part].repeat_interleave(counts, 0), wanted[part].repeat_interleave(counts, 0))
-    for name in ("count", "mean", "gram", "cross", "energy"):
-        torch.testing.assert_close(getattr(weighted, name), getattr(repeated, name), rtol=1e-12, atol=1e-12)

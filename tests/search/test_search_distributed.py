@@ -97,22 +97,13 @@ def same_as_one(rank: int, folder: Path, held: bool, **options: Any) -> int:
     return 0
 
 
-@pytest.mark.parametrize(
-    ("world", "held", "options"),
-    [
-        (2, False, {}),
-        (4, False, {}),
-        (2, True, {"warmup": 0.2}),
-        (2, False, {"warmup": 0.2, "accumulate": 2}),
-    ],
-    ids=["two", "four", "inside another module, with a warm-up", "accumulated gradients, with a warm-up"],
-)
+@pytest.mark.parametrize(("held", "options"), [(False, {}), (True, {"warmup": 0.2, "accumulate": 2})])
 def test_ddp_follows_the_cuts_and_equals_one_process(
-    server: ForkServer, tmp_path: Path, world: int, held: bool, options: dict[str, Any]
+    server: ForkServer, tmp_path: Path, held: bool, options: dict[str, Any]
 ) -> None:
     what = "tests.search.test_search_distributed:same_as_one"
-    codes, said = ranks(server, tmp_path, what, world=world, held=held, **options)
-    assert codes == [0] * world, said
+    codes, said = ranks(server, tmp_path, what, held=held, **options)
+    assert codes == [0, 0], said
     same_cuts, cuts, error = (tmp_path / "result").read_text().split()
     assert same_cuts == "True" and int(cuts) >= 3
     assert float(error) < 1e-6
@@ -156,13 +147,7 @@ def train(rank: int, folder: Path, cut: Any, wrapped: bool, fit: bool) -> int:
 
 
 @pytest.mark.parametrize(
-    ("cut", "wrapped", "fit", "has_cut"),
-    [
-        ("auto", True, False, True),
-        ("auto", False, False, False),
-        ("never", True, False, False),
-        ("progressive", True, True, True),
-    ],
+    ("cut", "wrapped", "fit", "has_cut"), [("auto", False, False, False), ("progressive", True, True, True)]
 )
 def test_two_processes_with_other_data_agree(
     server: ForkServer, tmp_path: Path, cut: str, wrapped: bool, fit: bool, has_cut: bool

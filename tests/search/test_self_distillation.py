@@ -17,7 +17,7 @@ from depl0.errors import InputError
 from depl0.search.calibration import hold_out
 from depl0.search.recovery import self_distillation
 from depl0.search.recovery.distillation import block_outputs, kept_channels
-from depl0.search.recovery.outputs import Comparison, compare_by, measure_agreement
+from depl0.search.recovery.outputs import compare_by, measure_agreement
 from tests.networks.loops import BATCHES, Net, batch, trained_net
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -247,16 +247,6 @@ def test_what_cannot_be_trained_is_still_cut(trained: nn.Module, monkeypatch: py
     assert depl0.info(compact).agreement is not None and not compact.training
     with pytest.raises(RuntimeError, match="no memory"):
         depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.3, recover=2)
-
-
-def test_sums_over_positions_would_not_be_means() -> None:
-    scores, wanted = torch.randn(4, 3, 8, 8), torch.randn(4, 3, 8, 8)
-    loss, last = Comparison((1,)).loss(), Comparison((3,)).loss()
-    assert float(loss(scores.repeat(1, 1, 2, 2), wanted.repeat(1, 1, 2, 2), 4.0)) == pytest.approx(
-        float(loss(scores, wanted, 4.0)), rel=1e-5
-    )
-    moved = last(scores.movedim(1, -1), wanted.movedim(1, -1), 4.0)
-    assert float(moved) == pytest.approx(float(loss(scores, wanted, 4.0)), rel=1e-5)
 
 
 class TwoHeads(nn.Module):

@@ -16,14 +16,14 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils import _pytree as pytree
-from torch.utils.data import DataLoader, SequentialSampler
+from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from depl0._util.process import read_as_user, with_user_defaults
 from depl0.errors import InputError
@@ -89,7 +89,7 @@ class Calibration:
                 hint="pass a data loader or a list of batches.",
             )
         if isinstance(batches, DataLoader):
-            batches = IndependentLoader(drawn_loader(batches))
+            batches = independent_loader(batches)
         if not _has_length(batches):
             batches = _first(read_as_user(batches))  # it may not be readable a second time
         if not len(batches):  # type: ignore[arg-type]
@@ -179,28 +179,20 @@ def _form(inputs: Any) -> Any:
     return pytree.tree_structure(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,))
 
 
-def drawn_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
-    """Return a loader that reads a long data set in a fixed random order, if the given one reads it in order.
+def independent_loader(loader: DataLoader[Any]) -> DataLoader[Any]:
+    """Return a copy of a loader that can be iterated over while another iteration of the loader is active.
 
-    Data sets are often sorted by class, and only some batches are read. Loaders that shuffle or sample are not changed.
+    Data sets are often sorted by class, and only some batches are read. If the loader reads a long data set in order,
+    the copy reads it in a fixed random order.
     """
     dataset: Any = loader.dataset
-    if type(loader.sampler) is not SequentialSampler or loader.batch_size is None or len(dataset) <= MOST_INPUTS:
-        return loader
-    order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
-    return DataLoader(
-        dataset,
-        batch_size=loader.batch_size,
-        sampler=order,
-        num_workers=loader.num_workers,
-        collate_fn=loader.collate_fn,
-        pin_memory=loader.pin_memory,
-        drop_last=loader.drop_last,
-        timeout=loader.timeout,
-        worker_init_fn=loader.worker_init_fn,
-        multiprocessing_context=loader.multiprocessing_context,
-        prefetch_factor=loader.prefetch_factor,
-    )
+    fields: dict[str, Any] = {"persistent_workers": False, "_iterator": None}
+    if type(loader.sampler) is SequentialSampler and loader.batch_size is not None and len(dataset) > MOST_INPUTS:
+        order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(0)).tolist()
+        fields |= {"sampler": order, "batch_sampler": BatchSampler(order, loader.batch_size, loader.drop_last)}
+    copied = copy.copy(loader)
+    vars(copied).update(fields)  # a loader refuses to be changed by assignment
+    return copied
 
 
 def spread_examples(batches: list[Any], wanted: int) -> list[Any]:
@@ -215,22 +207,10 @@ def spread_examples(batches: list[Any], wanted: int) -> list[Any]:
     number = min(len(batches), max(MOST_BATCHES, math.ceil(wanted * len(batches) / sum(counts))), wanted)
     places = torch.linspace(0, len(batches) - 1, number).round().long().tolist()
     each = math.ceil(wanted / number)
-    return [_every(batches[place], counts[place], each) for place in places]
-
-
-def _every(batch: Any, count: int, wanted: int) -> Any:
-    """Return evenly spaced examples of a batch of any structure."""
-    if count <= wanted:
-        return batch
-    rows = torch.arange(wanted) * count // wanted
-
-    def pick(leaf: Any) -> Any:
-        if isinstance(leaf, np.ndarray) and leaf.ndim and len(leaf) == count:
-            return leaf[rows.numpy()]
-        is_batched = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == count
-        return leaf[rows.to(leaf.device)] if is_batched else leaf
-
-    return pytree.tree_map(pick, batch)
+    return [
+        pick(batches[place], torch.arange(each) * counts[place] // each) if counts[place] > each else batches[place]
+        for place in places
+    ]
 
 
 def _first(batches: Iterable[Any]) -> list[Any]:
@@ -243,27 +223,6 @@ def _first(batches: Iterable[Any]) -> list[Any]:
         if len(found) >= MOST_BATCHES and count >= MOST_INPUTS:
             break
     return found
-
-
-@final
-class IndependentLoader:
-    """A data loader that can be iterated over while another iteration of it is active.
-
-    With ``persistent_workers`` a loader has one iterator, which a second ``iter(loader)`` would reset.
-    """
-
-    def __init__(self, loader: DataLoader[Any]) -> None:
-        self._loader = loader
-
-    def __iter__(self) -> Iterator[Any]:
-        loader = self._loader
-        if loader.persistent_workers:
-            loader = copy.copy(loader)
-            loader._iterator = None
-        yield from loader
-
-    def __len__(self) -> int:
-        return len(self._loader)
 
 
 def on_device(value: Any, device: torch.device) -> Any:
@@ -283,15 +242,21 @@ def call(model: nn.Module, inputs: Any) -> Any:
 
 
 def split(batch: Any, size: int) -> Iterator[Any]:
-    """Split a batch of any structure into smaller ones of ``size`` entries, along the first axis of all tensors."""
-    leaves, structure = pytree.tree_flatten(batch)
+    """Split a batch of any structure into smaller ones of ``size`` examples."""
+    for places in torch.arange(examples_in(batch)).split(size):
+        yield pick(batch, places)
+
+
+def pick(batch: Any, rows: Tensor) -> Any:
+    """Return some examples of a batch of any structure, by their numbers or by a mask."""
     count = examples_in(batch)
-    for start in range(0, count, size):
-        part = [
-            leaf[start : start + size] if isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == count else leaf
-            for leaf in leaves
-        ]
-        yield pytree.tree_unflatten(part, structure)
+
+    def picked(leaf: Any) -> Any:
+        if not isinstance(leaf, (Tensor, np.ndarray)) or not leaf.ndim or len(leaf) != count:
+            return leaf
+        return leaf[rows.numpy()] if isinstance(leaf, np.ndarray) else leaf[rows.to(leaf.device)]
+
+    return pytree.tree_map(picked, batch)
 
 
 # -- batches of a recovery -------------------------------------------------------------------------------------------
@@ -313,16 +278,6 @@ def hold_out(inputs: list[Any]) -> tuple[list[Any], list[Any]]:
     if len(inputs) < 2:
         return inputs, []
     return [batch for n, batch in enumerate(inputs) if n % HELD_OUT != 1], inputs[1::HELD_OUT]
-
-
-def pick(batch: Any, mask: Tensor) -> Any:
-    """Return the selected examples of a batch of any structure."""
-
-    def picked(leaf: Any) -> Any:
-        per_example = isinstance(leaf, Tensor) and leaf.dim() > 0 and len(leaf) == len(mask)
-        return leaf[mask.to(leaf.device)] if per_example else leaf
-
-    return pytree.tree_map(picked, batch)
 
 
 def smallest_batch(inputs: Iterable[Any]) -> int:

@@ -19,6 +19,7 @@ from depl0.config import GateConfig
 from depl0.gated import GatedModel
 from depl0.search.calibration import Calibration
 from depl0.search.recovery.compensation import Compensation, compensate
+from depl0.search.recovery.self_distillation import state_copy
 from depl0.search.recovery.statistics import absorb_statistics, judged, renew_statistics
 from depl0.select.gates import Selection, select_gates
 from depl0.select.latency import select_within_latency
@@ -124,14 +125,14 @@ def _fitted_if_better(
     original: nn.Module | None,
 ) -> Compensation | None:
     """Refit for the gates that freezing closes; after a search, keep the refit only if it lowers the loss."""
-    state = {name: value.clone() for name, value in gated.host.state_dict().items()}
+    state = state_copy(gated.host)
     inputs = calibration.inputs()
     fitted = compensate(gated, _closing(gated, gates, before), inputs, before=before, after=gates, original=original)
     gated.fix_gates(gates)
-    settle(gated, inputs)
+    absorb_bn_and_sync(gated, inputs)
     if before is None:
         return fitted
-    loss, settled = judged(gated, calibration), {k: v.clone() for k, v in gated.host.state_dict().items()}
+    loss, settled = judged(gated, calibration), state_copy(gated.host)
     gated.host.load_state_dict(state)
     renew_statistics(gated, calibration)
     loss_without = judged(gated, calibration)
@@ -144,7 +145,7 @@ def _fitted_if_better(
     return fitted
 
 
-def settle(gated: GatedModel, inputs: Iterable[Any]) -> None:
+def absorb_bn_and_sync(gated: GatedModel, inputs: Iterable[Any]) -> None:
     """Make a refitted network trainable, with equal parameters and buffers on all ranks."""
     absorb_statistics(gated, inputs)
     broadcast_parameters(gated.host)  # ranks have seen different data

@@ -18,7 +18,6 @@ them has no effect, but closing all of them does. Therefore differences between 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -57,22 +56,15 @@ def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor
     Over many images of a trained network the gradients cancel, and only noise would remain. Modes, weights, gates and
     statistics are not changed.
     """
-    total, count = torch.zeros(gated.plan.num_gates, device=gated.device), 0
-    for gradient in gate_gradients(gated, batches, loss):
-        total, count = total + gradient.square(), count + 1
-    return total / max(count, 1)
-
-
-def gate_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Iterator[Tensor]:
-    """Yield ∂L/∂z of all gates z at open gates, for few images at a time."""
     gates = torch.ones(gated.plan.num_gates, device=gated.device)
+    gradients: list[Tensor] = []
     with evaluation_mode(gated):
         for batch in batches:
             for inputs, targets in split(tuple(batch), FEW):
                 leaf = gates.clone().requires_grad_()
                 outputs = ExampleInputs.of(inputs).run(partial(gated.call_with_gates, leaf))
-                (gradient,) = torch.autograd.grad(with_user_defaults(loss, outputs, targets), leaf)
-                yield gradient
+                gradients += torch.autograd.grad(with_user_defaults(loss, outputs, targets), leaf)
+    return torch.stack(gradients).square().mean(0) if gradients else torch.zeros_like(gates)
 
 
 def random_projection() -> Loss:

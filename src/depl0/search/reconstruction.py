@@ -247,9 +247,9 @@ class Look:
         return 16 * columns**2
 
     @torch.no_grad()
-    def views(self, weights: Iterable[str] | None = None, done: int = 0, steps: int = 0) -> list[View]:
-        """Run the network over all inputs, and return the views of these layers, or of all layers."""
-        consumers = self._consumers if weights is None else {weight: self._consumers[weight] for weight in weights}
+    def views(self, weights: Iterable[str], done: int = 0, steps: int = 0) -> list[View]:
+        """Run the network over all inputs, and return the views of these layers."""
+        consumers = {weight: self._consumers[weight] for weight in weights}
         observer = _Observer(self._plan, self._host, consumers, self._gates, len(self.pieces), self._added)
         for number, piece in enumerate(self.pieces):
             observer.batch = number
@@ -338,13 +338,8 @@ def _view(weight: Tensor, consumer: ConsumerLayer, observer: _Observer, scale: T
 # -- greedy removal -------------------------------------------------------------------------------------------------
 
 
-def removal_order(
-    group: Group, views: list[View], is_there: Tensor, *, update: bool = True
-) -> tuple[list[int], list[float]]:
-    """Return the gates of a group in the order of their removal, and the error that each adds.
-
-    Without the update every channel is scored as the first to be removed, as if channels were independent.
-    """
+def removal_order(group: Group, views: list[View], is_there: Tensor) -> tuple[list[int], list[float]]:
+    """Return the gates of a group in the order of their removal, and the error that each adds."""
     members = torch.arange(group.offset, group.offset + group.size)
     members = members[is_there[members]]
     reading = [view for view in views if len(view.columns(members))]
@@ -353,7 +348,7 @@ def removal_order(
     increments: list[float] = []
     while len(left):
         errors = torch.stack([view.errors(left) for view in reading]).sum(0)
-        at_once = max(1, len(left) // 64) if update else len(left)  # several between two updates in wide groups
+        at_once = max(1, len(left) // 64)  # several between two updates in wide groups
         lowest = errors.argsort(stable=True)[:at_once]
         order += left[lowest].tolist()
         increments += errors[lowest].tolist()

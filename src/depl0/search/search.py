@@ -24,7 +24,7 @@ from depl0.host.copies import private_copy
 from depl0.host.network import check_whole
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.config import CutPolicy, SearchChanges, SearchConfig
-from depl0.search.freezing import Freezing, fit_to_frozen, freeze_network, settle
+from depl0.search.freezing import Freezing, absorb_bn_and_sync, fit_to_frozen, freeze_network
 from depl0.search.importance import first_scores
 from depl0.search.reconstruction import reconstruction_scores
 from depl0.search.recovery.compensation import compensate
@@ -185,7 +185,7 @@ class Search:
                 )
             self.freeze()
         broadcast_buffers(self.gated)  # ranks have seen different data since the gates were frozen
-        return self.gated.extract() if average is None else self._averaged(average)[0].extract()
+        return self.gated.extract() if average is None else self._averaged(average).extract()
 
     @library_defaults()
     def cut(self, closing: Tensor) -> bool:
@@ -297,7 +297,7 @@ class Search:
             closed = (gated.evaluation_gates().cpu() == 0) & ~gated.removed
             inputs = calibration.inputs()
             compensate(gated, closed, inputs)
-            settle(gated, inputs)
+            absorb_bn_and_sync(gated, inputs)
 
     def _lower_target(self) -> None:
         """Set target and sharpness for the completed fraction of the search, and move the threshold accordingly."""
@@ -414,15 +414,15 @@ class Search:
             "renewed": config.renew_statistics,
         }
 
-    def _averaged(self, average: nn.Module) -> tuple[GatedModel, nn.Module]:
-        """Return a copy of the frozen model with averaged weights, adjusted to the gates, and the average's network."""
+    def _averaged(self, average: nn.Module) -> GatedModel:
+        """Return a copy of the frozen model with averaged weights, adjusted to the gates."""
         own, shapes = private_copy(self.gated), state_shapes(self.gated.host)
         assert isinstance(own, GatedModel), "a copy is of the same class"
         for module in average.modules():
             if type(module) is type(own.host) and state_shapes(module) == shapes:
                 own.host.load_state_dict(module.state_dict())
                 fit_to_frozen(own, **self._fitting)
-                return own, module
+                return own
         raise _no_copy(average)
 
 

@@ -37,6 +37,7 @@ from depl0.search.recovery.consumers import (
     by_channels,
     choose_places,
     find_consumers,
+    gate_values,
     in_factors,
     out_factors,
     outputs_at,
@@ -46,7 +47,7 @@ from depl0.search.recovery.consumers import (
     token_weights,
 )
 from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
-from depl0.search.recovery.memory import activations_for, pieces, profile, release_freed_memory
+from depl0.search.recovery.memory import FreedMemory, activations_for, pieces, profile
 from depl0.search.recovery.regression import Fit, Moments, fit_channels, fit_patches, is_wide
 
 _CallPairs: TypeAlias = "list[tuple[LayerCall, LayerCall]]"
@@ -176,6 +177,7 @@ class _Run:
         self.profile = profile(self.dense, inputs[0], self.added)
         self.room = activations_for(self.host)
         self.pieces = pieces(inputs, self.profile.piece(self.room))
+        self.freed = FreedMemory()
         self.pending: dict[str, _CallPairs] = {}
         self.changed: dict[str, Tensor] = {}
         self.fitted: list[Fitted] = []
@@ -200,7 +202,7 @@ class _Run:
         finally:
             for pair in running:
                 _close(pair)
-            release_freed_memory()
+            self.freed.release()
 
     def _start(self, piece: ExampleInputs) -> tuple[Stepper, Stepper]:
         return Stepper(self.dense, piece, self.added), Stepper(self.cut, piece, self.added, renew=True)
@@ -216,7 +218,7 @@ class _Run:
     def _advance(self, pair: tuple[Stepper, Stepper], number: int) -> tuple[Event, Event]:
         """Run a piece to its next event in both networks, which must be this one."""
         found = pair[0].advance(), pair[1].advance()
-        release_freed_memory()
+        self.freed.release()
         if any(event is None or (type(event), event.weight) != self.profile.events[number] for event in found):
             raise InputError(
                 "the network calls its layers in another order for other inputs, so it cannot be compensated.",
@@ -242,7 +244,7 @@ class _Run:
 
     def _fit(self, consumer: ConsumerLayer, calls: _CallPairs, sums: _SumPairs | None) -> None:
         """Refit one layer, unless its inputs are unchanged."""
-        is_open, was_open = _are_open(self.after, consumer.gates), _are_open(self.before, consumer.gates)
+        is_open, was_open = gate_values(consumer.gates, self.after) > 0, gate_values(consumer.gates, self.before) > 0
         read = [(a.input, b.input) for a, b in calls] + [(a.other, b.other) for a, b in sums or []]
         if torch.equal(was_open, is_open) and (consumer.tied or all(torch.equal(a, b) for a, b in read)):
             return
@@ -254,7 +256,7 @@ class _Run:
             fit = fit_channels(weight, seen, is_open)
         else:
             seen = self._moments(consumer, calls, sums, weight, by_channel=False)
-            counts = _are_open(self.after, consumer.out_gates)
+            counts = gate_values(consumer.out_gates, self.after) > 0
             fit = fit_patches(weight, seen, is_open, counts, keep_weight=consumer.tied)
         self.fitted.append(Fitted(consumer.layer, fit.before, fit.after))
         self._write(consumer, fit, is_open)
@@ -321,11 +323,6 @@ class _Run:
 def _close(pair: tuple[Stepper, Stepper]) -> None:
     for stepper in pair:
         stepper.close()
-
-
-def _are_open(gates: Tensor, places: Tensor) -> Tensor:
-    """Return a mask of the positions with an open gate or without a gate."""
-    return torch.cat([gates > 0, torch.ones(1, dtype=torch.bool)])[places]  # NO_GATE = -1 picks the last entry
 
 
 def _tensor(model: nn.Module, name: str) -> Tensor:

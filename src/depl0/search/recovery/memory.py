@@ -13,6 +13,7 @@ import math
 import sys
 import weakref
 from dataclasses import dataclass
+from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, final
 
@@ -33,6 +34,8 @@ GRAMS = 300_000_000
 """Limit in bytes for Gram matrices during scoring, unless one group needs more; the bytes of the weights, if larger."""
 TRAINING = 1_100_000_000
 """Largest number of bytes that autograd saves for one step of a recovery."""
+GROWTH = 300_000_000
+"""Bytes by which the process may grow before freed memory is returned."""
 MODELS = 5
 """Largest number of copies: original, host, both with folded gates, and the pruned one or its certificate."""
 BATCH = 64
@@ -194,15 +197,26 @@ def activations_for(network: nn.Module) -> int:
     return max(ACTIVATIONS, bytes_of(network))
 
 
-def release_freed_memory() -> None:
-    """Return freed memory to the operating system.
+@final
+class FreedMemory:
+    """Returns freed memory to the operating system once the process has grown by :data:`GROWTH` bytes.
 
-    The GNU allocator has a pool for every thread and keeps what is freed in it. Without this call, the threads of a
-    refit (:class:`.lockstep.Stepper`) held three times as much memory as their tensors needed.
+    The GNU allocator has a pool for every thread and keeps what is freed in it. Without this, the threads of a refit
+    (:class:`.lockstep.Stepper`) held three times as much memory as their tensors needed.
     """
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
-    if trim is not None:
-        trim(0)
+
+    def __init__(self) -> None:
+        self._trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+        self._least = self._resident()
+
+    def release(self) -> None:
+        """Return freed memory if there may be much of it."""
+        if self._trim is not None and self._resident() > self._least + GROWTH:
+            self._trim(0)
+            self._least = self._resident()
+
+    def _resident(self) -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * PAGESIZE if self._trim is not None else 0
 
 
 def bytes_of(network: nn.Module) -> int:

@@ -112,7 +112,8 @@ def distill(
             steps=steps,
             lr=lr,
             trained=training_modules(pruned, fixed, min(size, smallest_batch(inputs))),
-            judge=Judge(lambda: _held_out_loss(pruned, loss, held_out), patience),
+            judge=lambda: _held_out_loss(pruned, loss, held_out),
+            patience=patience,
             clip=CLIP_NORM,
         )
 
@@ -163,20 +164,6 @@ class Recovery:
     """True if it was interrupted by Ctrl-C."""
 
 
-@final
-@dataclass(frozen=True)
-class Judge:
-    """Held-out loss, which determines the weights to keep and the end of the training.
-
-    Attributes:
-        loss: computes the loss of the current network.
-        patience: the training ends after this many steps without improvement; None: it runs all steps.
-    """
-
-    loss: Callable[[], float]
-    patience: int | None = None
-
-
 def descend(
     network: nn.Module,
     objective: Callable[[Any], Tensor],
@@ -185,7 +172,8 @@ def descend(
     steps: int,
     lr: float,
     trained: list[nn.Module],
-    judge: Judge | None = None,
+    judge: Callable[[], float] | None = None,
+    patience: int | None = None,
     clip: float | None = None,
 ) -> Recovery:
     """Train a network in place, for at most ``steps`` steps; it is in evaluation mode afterwards.
@@ -200,15 +188,15 @@ def descend(
         steps: the maximum number of steps.
         lr: the highest learning rate.
         trained: the modules that are in training mode.
-        judge: the held-out loss; None: all steps are run and the last weights are kept.
+        judge: computes the held-out loss, which decides on the weights to keep; None: the last weights are kept.
+        patience: stop after this many steps without improvement of that loss; None: run all steps.
         clip: the largest norm of a gradient.
     """
     parameters = [p for p in network.parameters() if p.requires_grad and p.is_floating_point()]
     if not parameters:
         return Recovery(0)
     sgd = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
-    first = best = math.inf if judge is None else judge.loss()
-    patience = None if judge is None else judge.patience
+    first = best = math.inf if judge is None else judge()
     weights, best_step, done, tried = None if judge is None else state_copy(network), 0, 0, 0
     interrupted = False
     try:
@@ -225,7 +213,7 @@ def descend(
             sgd.zero_grad()
             done += 1
             if judge is not None and (done % CHECK_EVERY == 0 or done == steps):
-                held_out = judge.loss()
+                held_out = judge()
                 if held_out < best:
                     best, best_step, weights = held_out, done, state_copy(network)
                 elif not held_out <= DIVERGED * first and done - tried >= TRIAL and weights is not None:

@@ -15,7 +15,8 @@ from depl0._util.random import isolated_random
 from depl0.gated import GatedModel
 from depl0.host.inputs import output_tensors
 from depl0.host.network import evaluation_mode
-from depl0.search.calibration import Batches, Calibration, Loss, call
+from depl0.search.calibration import Batches, Calibration, call
+from depl0.search.recovery.self_distillation import state_copy
 
 _LEAST_SHARE = 1e-4
 """Fraction of its former variance below which a channel counts as constant."""
@@ -26,9 +27,9 @@ def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
 
     With a loss they are kept if the loss on other batches falls; without a loss they are always kept.
     """
-    before = statistics_of(gated.host)
-    if not before:
+    if not _norms(gated.host):
         return False
+    before = state_copy(gated.host)
     loss_before = judged(gated, calibration)
     reestimate(gated, calibration.pairs(calibration.statistics))
     broadcast_buffers(gated)
@@ -38,15 +39,21 @@ def renew_statistics(gated: GatedModel, calibration: Calibration) -> bool:
     losses = all_reduce_mean(torch.stack([loss_before, loss_after]))
     helps = bool(losses[1] < losses[0])
     if not helps:
-        restore(gated.host, before)
+        gated.host.load_state_dict(before)
     return helps
 
 
+@torch.no_grad()
 def judged(gated: GatedModel, calibration: Calibration) -> Tensor | None:
-    """Return the mean loss on the batches for the decision; None without a loss."""
+    """Return the mean loss in evaluation mode on the batches for the decision; None without a loss."""
     if calibration.loss is None:
         return None
-    return mean_loss(gated, calibration.pairs(calibration.judge), calibration.loss)
+    with evaluation_mode(gated):
+        losses = [
+            with_user_defaults(calibration.loss, call(gated, inputs), targets)
+            for inputs, targets in calibration.pairs(calibration.judge)
+        ]
+    return torch.stack(losses).mean()
 
 
 @torch.no_grad()
@@ -178,27 +185,6 @@ def _agree(found: Any, wanted: Any) -> bool:
             if not bool(error <= rounding * spread):
                 return False
     return True
-
-
-def statistics_of(model: nn.Module) -> list[Tensor]:
-    """Return copies of the tensors that :func:`reestimate` replaces."""
-    return [buffer.clone() for norm in _norms(model) for buffer in norm.buffers(recurse=False)]
-
-
-@torch.no_grad()
-def restore(model: nn.Module, statistics: list[Tensor]) -> None:
-    """Restore the result of :func:`statistics_of`."""
-    buffers = [buffer for norm in _norms(model) for buffer in norm.buffers(recurse=False)]
-    for buffer, saved in zip(buffers, statistics, strict=True):
-        buffer.copy_(saved)
-
-
-@torch.no_grad()
-def mean_loss(model: nn.Module, batches: Batches, loss: Loss) -> Tensor:
-    """Return the mean loss over batches in evaluation mode."""
-    with evaluation_mode(model):
-        losses = [with_user_defaults(loss, call(model, inputs), targets) for inputs, targets in batches]
-    return torch.stack(losses).mean()
 
 
 def _norms(model: nn.Module) -> list[nn.modules.batchnorm._NormBase]:
