@@ -19,7 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from depl0.app.reports.canvas import RED, new_figure, style
-from depl0.app.reports.layers import draw_structure
+from depl0.app.reports.figures import draw_structure
 from depl0.app.reports.run import Layer
 from depl0.app.table import markdown_grid
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Locator, Page, sync_playwright
 
-from depl0.app.reports.html import page as report_page
+from depl0.app.reports.report import page as report_page
 from depl0.app.reports.run import read_runs
 from tests.support.runs import SCRIPT, write_run
 

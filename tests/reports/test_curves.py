@@ -11,9 +11,9 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from depl0.app.reports import curves
-from depl0.app.reports.html import headline
+from depl0.app.reports import figures
 from depl0.app.reports.run import Run, read_run
+from depl0.app.reports.tables import headline
 from tests.support.runs import write_run
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 def drawn(run: Run, name: str) -> Axes:
     axes = Figure().subplots()
-    curves.draw(axes, run, getattr(curves, name))
+    figures.draw(axes, run, getattr(figures, name))
     return axes
 
 
@@ -46,13 +46,13 @@ def test_the_panel_of_the_budget_begins_after_the_warm_up(known: Run) -> None:
 
 def test_without_a_budget_there_is_no_panel_of_it(known: Run) -> None:
     fixed = {**known.recipe, "gates": {}, "penalty": {"weight": 1e-6}}
-    assert "threshold" in [panel.name for panel in curves.drawings(known)]
-    assert "threshold" not in [panel.name for panel in curves.drawings(replace(known, recipe=fixed))]
+    assert "threshold" in [panel.name for panel in figures.drawings(known)]
+    assert "threshold" not in [panel.name for panel in figures.drawings(replace(known, recipe=fixed))]
 
 
 def test_moments_are_marked_in_one_panel_alone(known: Run) -> None:
     moments = {"converged", "frozen", "channels cut"}
-    marked = [panel.name for panel in curves.drawings(known) if moments & labels(drawn(known, panel.name))]
+    marked = [panel.name for panel in figures.drawings(known) if moments & labels(drawn(known, panel.name))]
     assert marked == ["cost"]
     assert moments <= labels(drawn(known, "cost"))
 
@@ -85,7 +85,7 @@ def test_a_loss_that_falls_far_has_a_logarithmic_axis(known: Run, losses: tuple[
 
 
 def test_headline(known: Run) -> None:
-    assert [(figure.title, figure.value, figure.note) for figure in headline(known)] == [
+    assert [number for number in headline(known)] == [
         ("Accuracy", "93.05 %", "dense 93.30 %, −0.25 points"),
         ("MACs", "62.7M", "dense 125M, 50.0 % left"),
         ("Parameters", "427k", "dense 853k, 50.0 % left"),
@@ -96,7 +96,7 @@ def test_headline(known: Run) -> None:
 def test_headline_of_an_unfinished_run(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
     (folder / "summary.json").unlink()
-    assert [(figure.value, figure.note) for figure in headline(read_run(folder))] == [
+    assert [number[1:] for number in headline(read_run(folder))] == [
         ("93.00 %", "so far"), ("50.0 %", "left so far"), ("50.0 %", "left so far"), ("–", "not known yet"),
     ]  # fmt: skip
 
@@ -106,4 +106,4 @@ def test_headline_of_a_run_without_a_dense_network(tmp_path: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     summary["dense"]["accuracy"] = None
     (folder / "summary.json").write_text(json.dumps(summary))
-    assert headline(read_run(folder))[0].note == "dense network not evaluated"
+    assert headline(read_run(folder))[0][2] == "dense network not evaluated"

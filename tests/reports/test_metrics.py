@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from matplotlib.figure import Figure
 
-from depl0.app.reports import curves, results
-from depl0.app.reports.html import page
+from depl0.app.reports import figures, tables
+from depl0.app.reports.report import page
 from depl0.app.reports.run import Run, read_run
 from tests.support.other_tasks import write_regression
 
@@ -22,16 +22,16 @@ def regression(tmp_path: Path) -> Run:
 
 
 def test_dense_to_compact_in_the_metric_of_the_run(regression: Run, known: Run) -> None:
-    row, *_ = results.dense_to_compact(regression).rows
+    row, *_ = tables.dense_to_compact(regression).rows
     assert row == {
         "quantity": "RMSE (lower is better)", "dense": "0.5 mm", "compact": "0.525 mm", "change": "+0.025 mm",
     }  # fmt: skip
-    row, *_ = results.dense_to_compact(known).rows  # from before there were tasks
+    row, *_ = tables.dense_to_compact(known).rows  # from before there were tasks
     assert row == {"quantity": "accuracy", "dense": "93.30 %", "compact": "93.05 %", "change": "−0.25 points"}
 
 
 def test_runs_of_several_metrics_have_columns_for_each(regression: Run, known: Run) -> None:
-    made = results.all_runs([known, regression])
+    made = tables.all_runs([known, regression])
     titles = [column.title for column in made.visible]
     assert titles[5:11] == ["dense acc.", "compact acc.", "change", "dense RMSE", "compact RMSE", "change"]
     first, second = made.shown()
@@ -42,7 +42,7 @@ def test_runs_of_several_metrics_have_columns_for_each(regression: Run, known: R
 
 def drawn(run: Run) -> Figure:
     figure = Figure()
-    curves.draw(figure.subplots(), run, curves.metric)
+    figures.draw(figure.subplots(), run, figures.metric)
     return figure
 
 

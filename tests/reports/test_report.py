@@ -11,8 +11,7 @@ import pytest
 from PIL import Image
 
 from depl0.app.cli.app import main
-from depl0.app.reports.html import page
-from depl0.app.reports.report import as_text
+from depl0.app.reports.report import as_text, page
 from depl0.app.reports.run import Run, read_run
 from tests.support.runs import SCRIPT, write_run
 
@@ -30,7 +29,7 @@ def test_page_and_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixt
     assert main(["report", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
     figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
-    panels = ("structure", "loss", "metric", "cost", "threshold", "undecided", "gates")
+    panels = ("structure", "loss", "metric", "cost", "threshold", "undecided")
     names = {f"{panel}-{run}" for panel in panels for run in ("a", "b")}
     assert figures == {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
     for name in names:

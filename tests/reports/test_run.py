@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from depl0.app.reports import results
-from depl0.app.reports.html import headline, page
+from depl0.app.reports import tables
+from depl0.app.reports.report import page
 from depl0.app.reports.run import Run, read_gates, read_run, read_runs
 from depl0.errors import InputError
 from tests.support.runs import write_run
@@ -59,9 +59,9 @@ def test_a_speedup_is_one_only_where_it_was_measurable(tmp_path: Path, low: floa
     found = {"ratio": 1.25, "low": low, "high": 1.5}
     (folder / "summary.json").write_text(json.dumps({**summary, "speedup": {"1": found, "32": found}}))
     run = read_run(folder)
-    changes = {row["quantity"]: row["change"] for row in results.dense_to_compact(run).rows}
+    changes = {row["quantity"]: row["change"] for row in tables.dense_to_compact(run).rows}
     assert changes["latency, batch 1"] == changes["latency, batch 32"] == change
-    assert headline(run)[3].note == f"dense 8 ms, {change}"
+    assert tables.headline(run)[3][2] == f"dense 8 ms, {change}"
 
 
 def test_an_unfinished_run_is_reported_as_far_as_it_is(tmp_path: Path) -> None:

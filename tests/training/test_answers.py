@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from depl0.app.data import DataInfo, open_data
-from depl0.app.reports import results
-from depl0.app.reports.html import page
+from depl0.app.reports import tables
+from depl0.app.reports.report import page
 from depl0.app.reports.run import read_run
 from depl0.app.training.answers import picture
 from depl0.errors import InputError
@@ -59,11 +59,11 @@ def test_right_answers_are_counted_class_by_class(pruned: Path) -> None:
 
 def test_the_report_shows_what_was_done(pruned: Path) -> None:
     known = read_run(pruned)
-    stages = results.stages(known).rows
+    stages = tables.stages(known).rows
     assert [row["stage"] for row in stages] == ["dense network", "at the cut", "recovered without labels"]
     assert stages[-1]["value"] == known.value("compact") and "steps; distance from" in stages[-1]["what"]
     text = page([known])
-    assert "Before → at the cut → after" in text and "Answers that changed" in text and "Every class" in text
+    assert "Before → at the cut → after" in text and "Predictions that changed" in text and "Every class" in text
     assert "error, cut" in text and text.count("data:image/png;base64,") >= 1
     assert "recorded no gates" not in text and "Open probability" not in text and "<h3>Training" not in text
 

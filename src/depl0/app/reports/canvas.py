@@ -30,25 +30,19 @@ _OF_THE_PAGE = {
 """colours that the page replaces by its own, which are lighter on a dark background"""
 
 _STYLE: Any = {
-    "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "sans-serif"],
-    "font.size": 10,
     "axes.titlesize": 11,
     "axes.titleweight": "bold",
     "axes.titlelocation": "left",
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.titlecolor": INK,
     "axes.grid": True,
     "axes.axisbelow": True,
     "grid.color": GRID,
     "grid.linewidth": 0.7,
-    "text.color": INK,
+    **dict.fromkeys(("axes.edgecolor", "axes.labelcolor", "axes.titlecolor", "text.color"), INK),
+    **dict.fromkeys(("xtick.color", "ytick.color"), INK),
     "text.parse_math": False,  # a layer may be named $x$
-    "xtick.color": INK,
-    "ytick.color": INK,
     "legend.frameon": False,
     "legend.fontsize": 9,
     "lines.linewidth": 1.8,
@@ -106,11 +100,6 @@ class Drawing:
     draw: Callable[[Axes], None]
     is_detail: bool = False
     """whether the page shows it under "Details" only"""
-
-    @property
-    def pixels(self) -> int:
-        """Return the width of the drawing on the page."""
-        return round(72 * self.width)
 
     def figure(self) -> Figure:
         """Return the drawing as a figure."""

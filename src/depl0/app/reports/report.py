@@ -1,71 +1,197 @@
-"""Write a report of runs: the page, figures and tables as files, or tables as text."""
+"""Write a report of runs: one self-contained HTML page with figures and tables as files, or tables as text.
+
+The page makes no requests, and all names in it are escaped.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import os
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
+import jinja2
+import matplotlib as mpl
+import numpy as np
+from markupsafe import Markup
+
+from depl0 import __version__
 from depl0._util.io import atomic_write
-from depl0.app.reports import curves, layers, results
+from depl0.app.reports import figures, tables
 from depl0.app.reports.canvas import Drawing, style, write
-from depl0.app.reports.html import StudyPart, page
-from depl0.app.reports.run import DETAILED, Run
-from depl0.app.table import Table, render
+from depl0.app.reports.run import DETAILED, GateHistory, Run, dig
+from depl0.app.reports.tables import fraction
+from depl0.app.table import Table, render, shown
 
 ENDINGS = {"latex": "tex"}
+COLOURS = "cividis"
+STEPS = 200
+"""open probabilities are stored in the page as bytes, in half percents"""
+
+
+@dataclass(frozen=True)
+class StudyPart:
+    """The part of the page for a study, above its runs."""
+
+    title: str
+    tables: tuple[Table, ...]
+    drawings: tuple[Drawing, ...]
 
 
 def write_report(runs: Sequence[Run], folder: Path, kind: str = "html", study: StudyPart | None = None) -> Path:
-    """Write the report to a folder, for a page also its figures and tables; return the report's path."""
+    """Write the report to a folder, for a page also its figures and tables; return the report's path.
+
+    For a study, each run has a page of its own in its folder, to which the study's page links.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"report.{ENDINGS.get(kind, kind)}"
     if kind != "html":
         atomic_write(path, as_text(runs, kind).encode())
         return path
-    atomic_write(path, page(runs, study).encode())
-    drawings = {drawing.name: drawing for drawing in study.drawings} if study is not None else {}
+    atomic_write(path, page(runs, study, folder).encode())
+    found = {"runs": tables.all_runs(runs)}
+    drawings = {} if study is None else {drawing.name: drawing for drawing in study.drawings}
     for run in runs[:DETAILED]:
-        ending = "" if len(runs) == 1 else f"-{file_name(run.label)}"
-        drawings |= {f"{drawing.name}{ending}": drawing for drawing in drawings_of(run)}
-    tables = {f"study-{place}": table for place, table in enumerate(study.tables if study else (), start=1)}
-    write_files(folder, drawings, {"runs": results.all_runs(runs), **tables})
-    return path
-
-
-def drawings_of(run: Run) -> list[Drawing]:
-    """Return every drawing of a run."""
-    gates = [] if run.gates is None else [layers.heat_map(run.gates, run.label)]
-    structure = layers.structure(run)
-    return [*([] if structure is None else [structure]), *curves.drawings(run), *gates]
-
-
-def write_files(folder: Path, drawings: dict[str, Drawing], tables: dict[str, Table]) -> None:
-    """Write figures as PNG, SVG and PDF, and tables as CSV with raw values and as LaTeX with formatted ones."""
+        if study is not None:
+            atomic_write(run.path / "report.html", page([run]).encode())
+            continue
+        ending = "" if len(runs) == 1 else "-" + (re.sub(r"[^\w.+-]+", "-", run.label).strip("-.") or "run")
+        made = [figures.structure(run), *figures.drawings(run)]
+        drawings |= {f"{drawing.name}{ending}": drawing for drawing in made if drawing is not None}
+    if study is not None:
+        found |= {f"study-{place}": table for place, table in enumerate(study.tables, start=1)}
     with style():
         for name, drawing in drawings.items():
             write(drawing.figure(), folder / "figures", name)
     (folder / "tables").mkdir(exist_ok=True)
-    for name, table in tables.items():
-        for kind in ("csv", "latex"):
-            atomic_write(folder / "tables" / f"{name}.{ENDINGS.get(kind, kind)}", render(table, kind).encode())
-
-
-def file_name(label: str) -> str:
-    """Return a run's label as part of a file's name.
-
-    >>> file_name("runs/digits 2")
-    'runs-digits-2'
-    """
-    return re.sub(r"[^\w.+-]+", "-", label).strip("-.") or "run"
+    for name, table in found.items():
+        for ending in ("csv", "latex"):  # raw values, and formatted ones
+            atomic_write(folder / "tables" / f"{name}.{ENDINGS.get(ending, ending)}", render(table, ending).encode())
+    return path
 
 
 def as_text(runs: Sequence[Run], kind: str) -> str:
     """Return the tables of the report as Markdown, or the table of its runs as CSV or LaTeX."""
     if kind != "md":
-        return render(results.all_runs(runs), kind)
-    tables = [results.all_runs(runs)] if len(runs) > 1 else []
+        return render(tables.all_runs(runs), kind)
+    found = [tables.all_runs(runs)] if len(runs) > 1 else []
     for run in runs[:DETAILED]:
-        tables += [results.stages(run), results.dense_to_compact(run), results.search_facts(run)]
-        tables += [results.layers(run), results.unprunable(run), results.provenance(run)]
-    return "\n".join(["# Pruning report\n", *(render(table, "md") for table in tables if table.rows)])
+        found += [tables.stages(run), tables.dense_to_compact(run), tables.search_facts(run)]
+        found += [tables.layers(run), tables.unprunable(run), tables.provenance(run)]
+    return "\n".join(["# Pruning report\n", *(render(table, "md") for table in found if table.rows)])
+
+
+# -- the page ----------------------------------------------------------------------------------------------------------
+
+
+def page(runs: Sequence[Run], study: StudyPart | None = None, folder: Path = Path()) -> str:
+    """Return the text of ``report.html`` in a folder: runs in detail, or a study with links to its runs."""
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    script = _own("report.js")
+    detailed = () if study is not None else runs[:DETAILED]
+    title, lead = f"Pruning report: {len(runs)} runs", "All runs in one table, then each run in detail."
+    if study is not None:
+        title, lead = f"Study: {study.title}", f"{runs[0].named('model')} on {runs[0].named('data')}, {len(runs)} runs"
+    elif len(runs) == 1:
+        title, lead = f"Pruning report: {runs[0].label}", _what(runs[0])
+    elif len(runs) > DETAILED:
+        lead = f"All {len(runs)} runs in one table, and the first {DETAILED} in detail."
+    overview = tables.all_runs(runs)
+    if study is not None:  # whose runs are named after their methods, and have one model
+        overview = replace(overview, columns=[each for each in overview.columns if each.key not in ("method", "model")])
+    text: str = environment.from_string(_own("report.html")).render(
+        title=title,
+        lead=lead,
+        study=study,
+        sections=[_section(run, f"run{place}") for place, run in enumerate(detailed, start=1)],
+        all_runs=overview,
+        links={}
+        if study is None
+        else {run.label: os.path.relpath(run.path / "report.html", folder) for run in runs[:DETAILED]},
+        css=Markup(_own("report.css").replace("{{ ramp }}", ", ".join(map(mpl.colors.to_hex, _colours(7))))),
+        js=Markup(script),
+        script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        version=__version__,
+        cell=shown,
+    )
+    return text
+
+
+def _own(name: str) -> str:
+    return resources.files("depl0.app.reports").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _section(run: Run, name: str) -> dict[str, Any]:
+    """Return the values of the page's part for one run."""
+    drawings = figures.drawings(run)
+    return {
+        "id": name,
+        "run": run,
+        "lead": _what(run),
+        "headline": tables.headline(run),
+        "structure": figures.structure(run),
+        "numbered": len(run.layers) > figures.NAMED,
+        "stages": tables.stages(run),
+        "results": tables.dense_to_compact(run),
+        "examples": tables.examples(run),
+        "changed": _changed(run.answers),
+        "curves": [drawing for drawing in drawings if not drawing.is_detail],
+        "details": [drawing for drawing in drawings if drawing.is_detail],
+        "search": tables.search_facts(run),
+        "usage": _usage(run),
+        "heat": _heat(run.gates) if run.gates is not None else None,
+        "classes": tables.classes(run),
+        "layers": tables.layers(run),
+        "unprunable": tables.unprunable(run),
+        "provenance": tables.provenance(run),
+    }
+
+
+def _what(run: Run) -> str:
+    gates = run.recipe.get("gates", {})
+    asked = f"λ = {dig(run.recipe, 'penalty', 'weight') or '?'}"
+    if gates.get("budget") is not None:
+        asked = f"budget {fraction(gates['budget'])} of the {'parameters' if gates.get('of') == 'params' else 'MACs'}"
+    return f"{run.named('model')} on {run.named('data')}, {run.method}, {asked}"
+
+
+def _usage(run: Run) -> str:
+    """Return the code that loads the pruned model, and the commands that evaluate and export it."""
+    folder = run.path.as_posix()
+    return (
+        "import depl0\n\n"
+        f"# make_model() builds the original model: {run.named('model')}\n"
+        f'model = depl0.load("{folder}/compact", make_model).eval()\n\n'
+        f"# depl0 eval {folder}\n"
+        f"# depl0 export {folder} --to onnx\n"
+    )
+
+
+def _changed(answers: dict[str, Any]) -> str:
+    if answers.get("changed") is None or not answers.get("images"):
+        return ""
+    changed, images = answers["changed"], answers["images"]
+    return (
+        f"{changed:,.0f} of {images:,.0f} {answers.get('split', '')} images ({fraction(changed / images)}) "
+        "have another prediction than before pruning."
+    )
+
+
+def _heat(history: GateHistory) -> dict[str, Any]:
+    """Return the history for the page's script: one byte per gate and epoch, and the colour of every byte."""
+    groups = []
+    for name, matrix in history.groups.items():
+        steps = np.clip(np.rint(matrix * STEPS), 0, STEPS).astype(np.uint8)
+        groups.append({"name": name, "values": base64.b64encode(steps.tobytes()).decode()})
+    rgb = (_colours(STEPS + 1) * 255).round().astype(int)
+    pixels = [int((255 << 24) | (b << 16) | (g << 8) | r) for r, g, b in rgb]  # alpha, blue, green, red
+    return {"epochs": history.epochs, "groups": groups, "colours": pixels}
+
+
+def _colours(number: int) -> Any:
+    return mpl.colormaps[COLOURS](np.linspace(0, 1, number))[:, :3]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,11 +34,10 @@ DETAILED = 20
 
 @dataclass(frozen=True)
 class GateHistory:
-    """Open probabilities of every gate at every epoch."""
+    """Open probabilities of every gate at every epoch: a matrix (gates, epochs) for each group."""
 
     epochs: list[float]
     groups: dict[str, Matrix]
-    """group -> (gates, epochs)"""
 
 
 @dataclass(frozen=True)
@@ -106,6 +105,10 @@ class Run:
         found: float | None = self.get(*parents, network, self.metric.name)
         return found
 
+    def named(self, section: str) -> Any:
+        """Return the spec of the ``model`` or the ``data``, without local folders if the run has finished."""
+        return self.get(section) or dig(self.recipe, section, "spec")
+
     @property
     def method(self) -> str:
         """Return the method, with its direction if it has one."""
@@ -130,44 +133,62 @@ def dig(value: Any, *keys: str) -> Any:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read several runs and give each a unique label. Gates are only read for the runs that are shown in detail."""
-    labels = _labels(paths)
-    return [
-        read_run(path, label, gates=place < DETAILED)
-        for place, (path, label) in enumerate(zip(paths, labels, strict=True))
-    ]
+    """Read several runs, and label each with its shortest path suffix that is unique.
+
+    Gates are only read for the runs that are shown in detail.
+    """
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        labels = ["/".join(part[-length:]) for part in parts]
+        if len(set(labels)) == len(labels):
+            return [read_run(path, labels[place], gates=place < DETAILED) for place, path in enumerate(paths)]
+    raise InputError("the same run is given twice.", hint="name every run once.")
 
 
 def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run:
     """Read the folder of a run, finished or not."""
-    if not path.is_dir():
-        raise InputError(f"{path} is not the folder of a run.", hint="pass a folder that depl0 prune wrote.")
     if not (path / "recipe.toml").is_file():
-        raise InputError(f"{path} holds no run: there is no recipe.toml.", hint="pass a folder that depl0 prune wrote.")
+        reason = "holds no run: there is no recipe.toml" if path.is_dir() else "is not the folder of a run"
+        raise InputError(f"{path} {reason}.", hint="pass a folder that depl0 prune wrote.")
     text = _text(path / "recipe.toml", io.MAX_TEXT)
-    lines = _json_lines(path / "metrics.jsonl", _kind_of)
+    lines = list(_json_lines(path / "metrics.jsonl", content.Fields))
     return Run(
         label=label or path.name,
         path=path,
-        recipe=_parsed(path / "recipe.toml", text, tomllib.loads, lambda found: content.RECIPE),
+        recipe=_parsed(path / "recipe.toml", text, tomllib.loads, content.RECIPE),
         recipe_text=text,
         environment=_json(path / "environment.json", content.ENVIRONMENT),
         summary=_json(path / "summary.json", content.SUMMARY),
         epochs=[line for line in lines if "event" not in line],
         events=[line for line in lines if "event" in line],
-        gates=read_gates(_json_lines(path / "gates.jsonl", lambda line: content.GATES, _packed)) if gates else None,
+        gates=read_gates(_json_lines(path / "gates.jsonl", content.GATES)) if gates else None,
         answers=_json(path / "answers.json", _ANSWERS),
     )
 
 
-def _labels(paths: Sequence[Path]) -> list[str]:
-    """Return the shortest path suffixes that distinguish the runs."""
-    parts = [path.resolve().parts for path in paths]
-    for length in range(1, max(map(len, parts), default=1) + 1):
-        labels = ["/".join(part[-length:]) for part in parts]
-        if len(set(labels)) == len(labels):
-            return labels
-    raise InputError("the same run is given twice.", hint="name every run once.")
+def read_gates(lines: Iterable[dict[str, Any]]) -> GateHistory | None:
+    """Return the history of gates from the lines of ``gates.jsonl``.
+
+    If channels were cut during the search, later lines have fewer gates and list them under ``kept``; the removed gates
+    are closed.
+    """
+    found: dict[float, dict[str, Matrix]] = {}
+    first: dict[str, int] = {}
+    for line in lines:
+        if not line.get("open") or line.get("epoch") is None:
+            continue
+        first = first or {name: len(values) for name, values in line["open"].items()}
+        column = {name: np.zeros(gates, dtype=np.float32) for name, gates in first.items()}
+        for name, values in line["open"].items():
+            places = np.asarray((line.get("kept") or {}).get(name, range(len(values))), dtype=np.intp)[: len(values)]
+            within = places < first.get(name, 0)
+            if within.any():
+                column[name][places[within]] = np.asarray(values, dtype=np.float32)[: len(places)][within] / SCALE
+        found[line["epoch"]] = column  # an epoch that was repeated replaces the first one
+    epochs = sorted(found)
+    if not any(first.values()):
+        return None
+    return GateHistory(epochs, {name: np.stack([found[epoch][name] for epoch in epochs], 1) for name in first})
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -200,71 +221,26 @@ def _text(path: Path, limit: int) -> str:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
-def _parsed(path: Path, text: str, parse: Callable[[str], Any], kind_of: Callable[[Any], Kind], line: str = "") -> Any:
+def _parsed(path: Path, text: str, parse: Callable[[str], Any], kind: Kind, place: str = "") -> Any:
     """Return parsed text whose content is valid."""
     try:
         found = parse(text)
-        content.validate(kind_of(found), found)
+        if kind is content.Fields:  # a line of metrics.jsonl
+            kind = content.EventFields if isinstance(found, dict) and "event" in found else content.EpochFields
+        content.validate(kind, found)
     except (ValueError, RecursionError) as error:
         hint = "copy it again from where it was written."
-        raise InputError(f"{path} is damaged{line}: {error}.", hint=hint) from error
+        raise InputError(f"{path} is damaged{place}: {error}.", hint=hint) from error
     return found
 
 
 def _json(path: Path, kind: Kind) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    found: dict[str, Any] = _parsed(path, _text(path, io.MAX_JSON), json.loads, lambda found: kind)
+    found: dict[str, Any] = _parsed(path, _text(path, io.MAX_JSON), json.loads, kind) if path.exists() else {}
     return found
 
 
-def _json_lines(
-    path: Path, kind_of: Callable[[Any], Kind], shorten: Callable[[dict[str, Any]], dict[str, Any]] = lambda line: line
-) -> list[dict[str, Any]]:
-    """Read a file of JSON lines; a last line without an end comes from an active or killed run and is left out.
-
-    ``shorten`` makes each line smaller before the next one is read.
-    """
+def _json_lines(path: Path, kind: Kind) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a file; a last one without an end comes from an active or killed run and is left out."""
     lines = _text(path, io.MAX_LINES).split("\n")[:-1] if path.exists() else []
-    return [
-        shorten(_parsed(path, line, json.loads, kind_of, f" in line {number}"))
-        for number, line in enumerate(lines, start=1)
-    ]
-
-
-def _kind_of(line: Any) -> Kind:
-    return content.EventFields if isinstance(line, dict) and "event" in line else content.EpochFields
-
-
-# -- gates -------------------------------------------------------------------------------------------------------------
-
-
-def _packed(line: dict[str, Any]) -> dict[str, Any]:
-    """Return a line with its numbers as arrays: a tenth of the memory of lists."""
-    for key, kind in (("open", np.uint16), ("kept", np.uint32)):
-        if line.get(key):
-            line[key] = {name: np.asarray(values, dtype=kind) for name, values in line[key].items()}
-    return line
-
-
-def read_gates(lines: Sequence[dict[str, Any]]) -> GateHistory | None:
-    """Return the history of gates from the lines of ``gates.jsonl``.
-
-    If channels were cut during the search, later lines have fewer gates and list them under ``kept``; the removed gates
-    are closed.
-    """
-    latest = {line["epoch"]: line for line in lines if line.get("open") and line.get("epoch") is not None}
-    lines = [latest[epoch] for epoch in sorted(latest)]
-    if not lines or not any(len(values) for values in lines[0]["open"].values()):
-        return None
-    groups: dict[str, Matrix] = {}
-    for name, first in lines[0]["open"].items():
-        matrix = np.zeros((len(first), len(lines)), dtype=np.float32)
-        for column, line in enumerate(lines):
-            values = np.asarray(line["open"].get(name, []), dtype=np.float32)[: len(first)] / SCALE
-            kept = (line.get("kept") or {}).get(name)
-            places = np.arange(len(values)) if kept is None else np.asarray(kept, dtype=np.intp)[: len(values)]
-            within = places < len(first)
-            matrix[places[within], column] = values[: len(places)][within]
-        groups[name] = matrix
-    return GateHistory([line["epoch"] for line in lines], groups)
+    for number, line in enumerate(lines, start=1):
+        yield _parsed(path, line, json.loads, kind, f" in line {number}")

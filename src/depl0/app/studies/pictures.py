@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from depl0._util.io import read_json
-from depl0.app.reports import curves
 from depl0.app.reports.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Drawing, style, write
-from depl0.app.reports.html import StudyPart
+from depl0.app.reports.figures import series
+from depl0.app.reports.report import StudyPart
 from depl0.app.reports.run import Run, read_runs
 from depl0.app.studies.study import Result
 from depl0.app.studies.tables import paired_differences, tabulate
@@ -103,11 +103,10 @@ def read_study(folder: Path) -> tuple[list[Run], StudyPart]:
     runs, groups = read_runs([folder / name for name in names]), dict[str, list[Run]]()
     for name, run in zip(names, runs, strict=True):
         groups.setdefault(name.rpartition("/seed-")[0] or name, []).append(run)
-    links = [(name, f"{name}/{'report.html' * (folder / name / 'report.html').is_file()}") for name in names]
     if any(_judged(run)[0] for run in runs):
         label = "Metric by epoch, mean and range over seeds"
         drawings.append(Drawing("curves", label, *SIZE, lambda axes: draw_curves(axes, groups)))
-    return runs, StudyPart(str(result["recipe"]), tuple(tables), tuple(drawings), tuple(links))
+    return runs, StudyPart(str(result["recipe"]), tuple(tables), tuple(drawings))
 
 
 def draw_curves(axes: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
@@ -123,11 +122,11 @@ def draw_curves(axes: Axes, groups: Mapping[str, Sequence[Run]]) -> None:
         if len(values) > 1:
             axes.fill_between(epochs, values.min(0), values.max(0), color=colour, alpha=0.2, linewidth=0)
     first = next(run for runs in groups.values() for run in runs)
-    axes.set_title("Metric by epoch: mean, and range over seeds")
+    axes.set_title(f"{first.metric.title} by epoch: mean, and range over seeds")
     axes.set_xlabel("epoch")
     axes.set_ylabel(f"{first.split} {first.metric.label}" + (f", {first.metric.unit}" if first.metric.unit else ""))
     axes.legend(loc="best")
 
 
 def _judged(run: Run) -> tuple[list[float], list[float]]:
-    return curves.series(run, f"{run.split}_{run.metric.name}")
+    return series(run, f"{run.split}_{run.metric.name}")

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from depl0._util.io import read_json
-from depl0.app.reports.show import fraction, with_spread
+from depl0.app.reports.tables import fraction
 from depl0.app.runs import schema as content
 from depl0.app.studies.study import Outcome, Result
-from depl0.app.table import Table, text_table
+from depl0.app.table import MISSING, Table, text_table
 from depl0.app.tasks import Metric, metric_in
 from depl0.gates.threshold import COSTS
 
@@ -77,6 +77,17 @@ def mean_and_deviation(values: Sequence[float]) -> dict[str, float | None]:
         "mean": statistics.fmean(values) if values else None,
         "sd": statistics.stdev(values) if len(values) > 1 else None,
     }
+
+
+def with_spread(mean: float | None, deviation: float | None, show: Callable[[float], str], unit: str = "") -> str:
+    """Format a mean over seeds, with its standard deviation if there is one.
+
+    >>> with_spread(91.5, 0.25, "{:.2f}".format, " %"), with_spread(0.5, None, "{:.2f}".format)
+    ('91.50 ± 0.25 %', '0.50')
+    """
+    if mean is None:
+        return MISSING
+    return show(mean) + ("" if deviation is None else f" ± {show(deviation).lstrip('+')}") + unit
 
 
 def is_on_frontier(row: dict[str, Any], rows: list[dict[str, Any]], metric: Metric) -> bool:

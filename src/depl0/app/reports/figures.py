@@ -1,9 +1,9 @@
-"""Training curves: loss, metric and learning rates over search and fine-tuning; cost and gates over the search."""
+"""The figures of a run: training curves by epoch, and bars of filters with the pruned fraction."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,29 +12,39 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from depl0.app.reports.canvas import BLUE, GREEN, GREY, GRID, INK, ORANGE, PURPLE, SKY, Drawing
-from depl0.app.reports.run import Run, dig
+from depl0.app.reports.run import Layer, Run, dig
 
-WIDTH, HEIGHT = 4.6, 3.2
-_LOG_FROM = 30
+LOG_FROM = 30
 """ratio of largest to smallest value from which a quantity is drawn on a logarithmic axis"""
-
-
-def offset(run: Run, phase: str) -> float:
-    """Return the epochs before a phase. Fine-tuning continues the axis of the search."""
-    if phase != "finetune":
-        return 0.0
-    return float(max((line["epoch"] for line in run.epochs if line.get("phase") == "search"), default=0))
+NAMED = 24
+"""maximum number of layers that are named below their bars; more are numbered"""
+LABELLED = 60
+"""maximum number of layers whose pruned fraction is printed above their bars"""
 
 
 def series(run: Run, *keys: str) -> tuple[list[float], list[float]]:
     """Return epochs and values under these keys of ``metrics.jsonl`` for search and fine-tuning."""
     xs, ys = [], []
-    for line in run.epochs:
+    for place, line in _places(run, run.epochs):
         value = dig(line, *keys)
         if line.get("phase") in ("search", "finetune") and isinstance(value, (int, float)) and math.isfinite(value):
-            xs.append(offset(run, line["phase"]) + line["epoch"])
+            xs.append(place)
             ys.append(float(value))
     return xs, ys
+
+
+def _places(run: Run, lines: Sequence[dict[str, Any]]) -> list[tuple[float, dict[str, Any]]]:
+    """Return lines with their epochs; fine-tuning continues the axis of the search."""
+    end = _end_of_search(run)
+    return [
+        (float(line["epoch"]) + (end if line.get("phase") == "finetune" else 0), line)
+        for line in lines
+        if isinstance(line.get("epoch"), (int, float))
+    ]
+
+
+def _end_of_search(run: Run) -> float:
+    return float(max((line["epoch"] for line in run.epochs if line.get("phase") == "search"), default=0))
 
 
 def _line(axes: Axes, run: Run, label: str, color: str, *keys: str, after: float = 0.0, **how: Any) -> None:
@@ -51,14 +61,20 @@ def _in_percent(axes: Axes, factor: float, top: float = math.inf) -> None:
 
 
 def _log_where_it_helps(axes: Axes) -> None:
-    values = [float(y) for line in axes.lines for y in np.asarray(line.get_ydata())]
-    if values and min(values) > 0 and max(values) > _LOG_FROM * min(values):
+    values = _values(axes)
+    if values and min(values) > 0 and max(values) > LOG_FROM * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(numticks=6))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     else:
         axes.set_ylim(bottom=0)
+
+
+def _values(axes: Axes, but: float = 0.0) -> list[float]:
+    """Return the values of all lines, without the first ones of each, up to a fraction of their number."""
+    lines = [np.asarray(line.get_ydata(), dtype=float) for line in axes.lines]
+    return [float(y) for values in lines for y in values[int(but * len(values)) :]]
 
 
 # -- panels ------------------------------------------------------------------------------------------------------------
@@ -84,13 +100,10 @@ def metric(axes: Axes, run: Run) -> str:
     _line(axes, run, "training", ORANGE, f"train_{judged.name}", linewidth=1.2)
     _line(axes, run, run.split, BLUE, f"{run.split}_{judged.name}")
     if axes.lines:
-        shown = [] if dense is None else [dense]
-        for line in axes.lines:
-            values = [float(y) for y in np.asarray(line.get_ydata())]
-            later = values[len(values) // 8 :]
-            spread = max(later) - min(later)
-            near = min(later) - spread, max(later) + spread
-            shown += [value for value in values if near[0] <= value <= near[1]]
+        later = _values(axes, but=1 / 8)
+        spread = max(later) - min(later)
+        shown = [value for value in _values(axes) if min(later) - spread <= value <= max(later) + spread]
+        shown += [] if dense is None else [dense]
         room = 0.06 * (max(shown) - min(shown)) or 0.02 * abs(max(shown)) or 1.0
         axes.set_ylim(min(shown) - room, max(shown) + room)
         if dense is not None:
@@ -109,23 +122,22 @@ def cost(axes: Axes, run: Run) -> str:
         budget = dig(run.recipe, "gates", "budget")
         if budget is not None:
             axes.axhline(budget, color=INK, linestyle=":", linewidth=1.2, label=f"budget {budget:.0%}")
-        _mark_events(axes, run)
+        epochs: dict[str, list[float]] = {}
+        for place, line in _places(run, run.events):
+            epochs.setdefault(line["event"], []).append(place)
+        if cuts := epochs.get("compaction"):
+            axes.plot(
+                cuts, [0.025] * len(cuts), "|", color=SKY, markersize=9, markeredgewidth=1.8, label="channels cut"
+            )
+        for event, label, color, dashes in (
+            ("convergence", "converged", PURPLE, "-."),
+            ("freezing", "frozen", INK, "--"),
+        ):
+            for epoch in epochs.get(event, [])[:1]:
+                axes.axvline(epoch, color=color, linestyle=dashes, linewidth=1.2, label=label, clip_on=False)
         axes.set_ylim(0, 1.05)
         _in_percent(axes, 100)
     return "Parameters left" if of == "params" else "MACs left"
-
-
-def _mark_events(axes: Axes, run: Run) -> None:
-    """Mark convergence and freezing by lines, and cuts, of which there may be many, by ticks at the bottom."""
-    epochs: dict[str, list[float]] = {}
-    for line in run.events:
-        if isinstance(line.get("epoch"), (int, float)):
-            epochs.setdefault(line["event"], []).append(offset(run, line.get("phase", "search")) + line["epoch"])
-    if cuts := epochs.get("compaction"):
-        axes.plot(cuts, [0.025] * len(cuts), "|", color=SKY, markersize=9, markeredgewidth=1.8, label="channels cut")
-    for event, label, color, dashes in (("convergence", "converged", PURPLE, "-."), ("freezing", "frozen", INK, "--")):
-        for epoch in epochs.get(event, [])[:1]:
-            axes.axvline(epoch, color=color, linestyle=dashes, linewidth=1.2, label=label, clip_on=False)
 
 
 def threshold(axes: Axes, run: Run) -> str:
@@ -152,27 +164,25 @@ def rates(axes: Axes, run: Run) -> str:
     return "Learning rate"
 
 
-Panel = Callable[[Axes, Run], str]
-"""draws a panel and returns its title"""
-OF_SEARCH: tuple[Panel, ...] = (cost, threshold, undecided)
-DETAILS: tuple[Panel, ...] = (threshold, undecided)
+PANELS: tuple[Callable[[Axes, Run], str], ...] = (loss, metric, cost, threshold, undecided, rates)
+"""each draws a panel and returns its title"""
+OF_SEARCH, DETAILS = (cost, threshold, undecided), (threshold, undecided)
 
 
-def draw(axes: Axes, run: Run, panel: Panel) -> None:
+def draw(axes: Axes, run: Run, panel: Callable[[Axes, Run], str]) -> None:
     """Draw one panel with its title and legend; fine-tuning is shaded."""
-    title, of_search = panel(axes, run), panel in OF_SEARCH
+    title, of_search, tuned = panel(axes, run), panel in OF_SEARCH, _end_of_search(run)
     axes.set_xlabel("epoch of the search" if of_search else "epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
-    epochs = [offset(run, line["phase"]) + line["epoch"] for line in run.epochs if line.get("phase") != "dense"]
-    tuned, last = offset(run, "finetune"), max(epochs, default=1)
+    epochs = [place for place, line in _places(run, run.epochs) if line.get("phase") != "dense"]
+    first, last = min(epochs, default=0), max(epochs, default=1)
     if of_search and tuned:
         last = tuned
-    elif 0 < tuned < last:
+    elif tuned and any(line.get("phase") == "finetune" for line in run.epochs):
         axes.axvspan(tuned, last, color=GRID, alpha=0.4, linewidth=0, zorder=0, label="fine-tuning")
-    first = min(epochs, default=0)
     axes.set_xlim(first if first < last else first - 1, last)
-    handles, labels = axes.get_legend_handles_labels()
     axes.set_title(title, pad=40)  # above two lines of a legend, so that all panels have the same height
+    handles, labels = axes.get_legend_handles_labels()
     if labels:
         axes.legend(
             handles, labels, loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=2 if len(labels) == 4 else 3,
@@ -183,14 +193,58 @@ def draw(axes: Axes, run: Run, panel: Panel) -> None:
 def drawings(run: Run) -> list[Drawing]:
     """Return the panels for which a run has recorded values."""
     made = []
-    for panel in (loss, metric, cost, threshold, undecided, rates):
+    for panel in PANELS:
         axes = Figure().subplots()
         title = panel(axes, run)
         if axes.lines:
 
-            def drawn(axes: Axes, panel: Panel = panel) -> None:
+            def drawn(axes: Axes, panel: Callable[[Axes, Run], str] = panel) -> None:
                 draw(axes, run, panel)
 
             label = f"{title} of {run.label} by epoch"
-            made.append(Drawing(panel.__name__, label, WIDTH, HEIGHT, drawn, panel in DETAILS))
+            made.append(Drawing(panel.__name__, label, 4.6, 3.2, drawn, panel in DETAILS))
     return made
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+def structure(run: Run) -> Drawing | None:
+    """Return the drawing of a finished run's layers."""
+    layers = run.layers
+    if not layers:
+        return None
+    longest = max(len(layer.name) for layer in layers) if len(layers) <= NAMED else 0
+    size = min(max(4.6, 1.6 + 0.14 * len(layers)), 13.0), 3.2 + 0.06 * min(longest, 26)
+    label = f"Filters and prune ratio of {len(layers)} layers of {run.label}"
+    return Drawing("structure", label, *size, lambda axes: draw_structure(axes, layers, ""))
+
+
+def draw_structure(axes: Axes, layers: Sequence[Layer], title: str) -> None:
+    """Draw the filters of each layer and the kept ones, with the pruned fraction above each bar."""
+    places = list(range(1, len(layers) + 1))
+    axes.bar(places, [layer.channels for layer in layers], color=GREY, width=0.82, label="original filters")
+    axes.bar(places, [layer.kept for layer in layers], color=GREEN, width=0.82, label="kept")
+    upright = 12 < len(layers) <= LABELLED
+    axes.set_ylim(0, (1.2 if upright else 1.1) * max((layer.channels for layer in layers), default=1))
+    axes.set_xlim(0.4, len(layers) + 0.6)
+    axes.set_ylabel("filters")
+    axes.set_title(title, pad=24)
+    axes.grid(axis="x", visible=False)
+    if len(layers) <= NAMED:
+        names = [layer.name if len(layer.name) <= 26 else f"…{layer.name[-25:]}" for layer in layers]
+        if max(map(len, names), default=0) * len(names) <= 36:
+            axes.set_xticks(places, names, fontsize=9)
+        else:
+            axes.set_xticks(places, names, rotation=55, ha="right", rotation_mode="anchor", fontsize=9)
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel("layer")
+    for place, layer in enumerate(layers, start=1):
+        if len(layers) <= LABELLED and layer.channels:
+            axes.annotate(
+                f"−{round(100 * layer.pruned)} %" if layer.kept < layer.channels else "0 %", (place, layer.channels),
+                xytext=(0, 2), textcoords="offset points", ha="center", va="bottom", rotation=90 if upright else 0,
+                fontsize=7 if upright else 8.5,
+            )  # fmt: skip
+    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 0.985), ncols=3, columnspacing=1.2)
