@@ -85,7 +85,7 @@ def test_a_loss_that_falls_far_has_a_logarithmic_axis(known: Run, losses: tuple[
 
 
 def test_headline(known: Run) -> None:
-    assert [number for number in headline(known)] == [
+    assert headline(known) == [
         ("Accuracy", "93.05 %", "dense 93.30 %, −0.25 points"),
         ("MACs", "62.7M", "dense 125M, 50.0 % left"),
         ("Parameters", "427k", "dense 853k, 50.0 % left"),
