@@ -44,6 +44,10 @@ import depl0.integrations.transformers  # first: a torchvision of another build 
 
 COUNTED = 16
 """tokens of the example that MACs are counted on"""
+RECOVERY = 200
+"""steps of the recovery"""
+VARIANTS = 2
+"""numbers of key-value heads that Wanda-sp and magnitude try"""
 PEERS = ("magnitude", "wanda-sp", "flap", "slicegpt")
 INTRODUCTION = """\
 # Structured pruning of a language model
@@ -192,10 +196,10 @@ class Seen:
 
 
 @torch.no_grad()
-def blocks(model: Any, windows: Tensor) -> Iterator[tuple[Any, Callable[[], tuple[Seen, Seen]]]]:
-    """Go through the blocks; the function measures what o_proj and down_proj read now.
+def blocks(model: Any, windows: Tensor, *, changed: bool) -> Iterator[tuple[Any, tuple[Seen, Seen]]]:
+    """Yield every block with statistics of what its o_proj and down_proj read.
 
-    The block's outputs are computed when the next one is asked for, so that it may be changed before.
+    If blocks are ``changed``, a block's outputs are computed again when the next one is asked for.
     """
     hidden = model.model.embed_tokens(windows)
     positions = model.model.rotary_emb(hidden, torch.arange(windows.shape[1])[None])
@@ -205,20 +209,16 @@ def blocks(model: Any, windows: Tensor) -> Iterator[tuple[Any, Callable[[], tupl
             return torch.cat([block(part, position_embeddings=positions) for part in x.split(4)])
 
     for block in model.model.layers:
-
-        def measure(block: Any = block, x: Tensor = hidden) -> tuple[Seen, Seen]:
-            seen = Seen(), Seen()
-            hooks = [
-                layer.register_forward_pre_hook(lambda _, args, s=s: s.add(args[0]))
-                for layer, s in zip((block.self_attn.o_proj, block.mlp.down_proj), seen, strict=True)
-            ]
-            run(block, x)
-            for hook in hooks:
-                hook.remove()
-            return seen
-
-        yield block, measure
-        hidden = run(block, hidden)
+        seen = Seen(), Seen()
+        hooks = [
+            layer.register_forward_pre_hook(lambda _, args, s=s: s.add(args[0]))
+            for layer, s in zip((block.self_attn.o_proj, block.mlp.down_proj), seen, strict=True)
+        ]
+        outputs = run(block, hidden)
+        for hook in hooks:
+            hook.remove()
+        yield block, seen
+        hidden = run(block, hidden) if changed else outputs
 
 
 # -- channels and heads ----------------------------------------------------------------------------------------------
@@ -253,20 +253,25 @@ def widths(sizes: Sizes, budget: float) -> list[tuple[int, int]]:
     return found
 
 
-def uniform(model: Any, windows: Tensor, groups: int, channels: int, sizes: Sizes, *, by_inputs: bool) -> Any:
-    """Remove the channels and heads with the lowest scores in every layer: Wanda-sp, or magnitude."""
-    for block, measure in blocks(model, windows):
-        attention, mlp = block.self_attn, block.mlp
-        if by_inputs:
-            read = [(seen.squares / seen.count).sqrt() for seen in measure()]
-            heads = per_group((attention.o_proj.weight.abs() * read[0]).sum(0), sizes)
-            score = (mlp.down_proj.weight.abs() * read[1]).sum(0)
-        else:
-            heads = per_group(attention.o_proj.weight.square().sum(0), sizes)
-            score = sum(w.weight.square().sum(1) for w in (mlp.gate_proj, mlp.up_proj))
-            score = score + mlp.down_proj.weight.square().sum(0)
-        remove(mlp.down_proj, _lowest(score, sizes.mlp - channels))
-        remove(attention.o_proj, head_columns(_lowest(heads, sizes.groups - groups), sizes))
+def wanda(model: Any, windows: Tensor, groups: int, channels: int, sizes: Sizes) -> Any:
+    """Remove the same number of channels and heads in every layer, by weights and inputs."""
+    for block, seen in blocks(model, windows, changed=True):
+        attention, mlp = block.self_attn.o_proj, block.mlp.down_proj
+        read = [(each.squares / each.count).sqrt() for each in seen]
+        heads = per_group((attention.weight.abs() * read[0]).sum(0), sizes)
+        remove(mlp, _lowest((mlp.weight.abs() * read[1]).sum(0), sizes.mlp - channels))
+        remove(attention, head_columns(_lowest(heads, sizes.groups - groups), sizes))
+    return model
+
+
+def magnitude(model: Any, groups: int, channels: int, sizes: Sizes) -> Any:
+    """Remove the same number of channels and heads in every layer, by weights alone."""
+    for block in model.model.layers:
+        mlp = block.mlp
+        heads = per_group(block.self_attn.o_proj.weight.square().sum(0), sizes)
+        score = sum(w.weight.square().sum(1) for w in (mlp.gate_proj, mlp.up_proj))
+        remove(mlp.down_proj, _lowest(score + mlp.down_proj.weight.square().sum(0), sizes.mlp - channels))
+        remove(block.self_attn.o_proj, head_columns(_lowest(heads, sizes.groups - groups), sizes))
     return model
 
 
@@ -276,9 +281,8 @@ def _lowest(score: Tensor, count: int) -> Tensor:
     return closed
 
 
-def flap(model: Any, windows: Tensor, budget: float, sizes: Sizes, *, heads: bool) -> Any:
+def flap(model: Any, seen: list[tuple[Seen, Seen]], budget: float, sizes: Sizes, *, heads: bool) -> Any:
     """Remove what fluctuates least, in the whole network, and put its mean into biases."""
-    seen = [measure() for _, measure in blocks(model, windows)]
     scores: list[Tensor] = []
     for block, (attention, mlp) in zip(model.model.layers, seen, strict=True):
         by_head = per_group(attention.variance * block.self_attn.o_proj.weight.square().sum(0), sizes)
@@ -325,11 +329,17 @@ def slicegpt(model: Any, windows: Tensor, budget: float, sizes: Sizes) -> Any:
         second = projection(middle)
         hidden = middle @ second
         hidden = hidden + run(lambda x, b=block: b.mlp(b.post_attention_layernorm(x)), hidden)
-        block.register_forward_pre_hook(lambda _, args, p=first: (args[0].float() @ p, *args[1:]))
+        block.register_forward_pre_hook(lambda _, args, p=first: (projected(args[0], p), *args[1:]))
         block.self_attn.register_forward_hook(_Projecting(block, second))
     last = projection(hidden)
-    model.model.norm.register_forward_pre_hook(lambda _, args: (args[0] @ last,))
+    model.model.norm.register_forward_pre_hook(lambda _, args: (projected(args[0], last),))
     return model
+
+
+def projected(x: Tensor, projection: Tensor) -> Tensor:
+    """Project in float32."""
+    with torch.autocast("cpu", enabled=False):
+        return x.float() @ projection
 
 
 class _Projecting:
@@ -343,7 +353,7 @@ class _Projecting:
         self.residual = args[0]
 
     def __call__(self, _: nn.Module, __: Any, output: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        total = (self.residual + output[0]).float() @ self.projection
+        total = projected(self.residual + output[0], self.projection)
         return (total - self.residual, *output[1:])
 
 
@@ -354,32 +364,46 @@ def variants(method: str, model: Any, text: Text, budget: float, sizes: Sizes) -
     """Yield the variants of a method: a name, a network, and its fraction of the MACs."""
     windows = text.calibration
     if method in ("wanda-sp", "magnitude"):
-        for groups, channels in widths(sizes, budget):
-            pruned = uniform(copy.deepcopy(model), windows, groups, channels, sizes, by_inputs=method == "wanda-sp")
+        for groups, channels in widths(sizes, budget)[:VARIANTS]:
+            pruned = copy.deepcopy(model)
+            if method == "wanda-sp":
+                pruned = wanda(pruned, windows, groups, channels, sizes)
+            else:
+                pruned = magnitude(pruned, groups, channels, sizes)
             macs = sizes.layers * (groups * sizes.group_macs + channels * sizes.channel_macs) + sizes.output_macs
             yield f"{groups} of {sizes.groups} key-value heads, {channels} channels", pruned, macs / sizes.dense
     elif method == "flap":
+        seen = [each for _, each in blocks(model, windows, changed=False)]
         for heads in (False, True):
             name = "MLP channels and heads" if heads else "MLP channels"
-            yield name, flap(copy.deepcopy(model), windows, budget, sizes, heads=heads), budget
+            yield name, flap(copy.deepcopy(model), seen, budget, sizes, heads=heads), budget
     elif method == "slicegpt":
         yield "residual stream", slicegpt(copy.deepcopy(model), windows, budget, sizes), budget
-    elif method == "depl0":
+    elif method.startswith("depl0"):
         batches = list(windows.split(4))
-        pruned = depl0.prune(model, batches[0][:1, :COUNTED], data=batches, budget=budget, recover=None)
+        recover = RECOVERY if method.endswith("recovered") else None
+        with torch.autocast("cpu", torch.bfloat16):
+            pruned = depl0.prune(model, batches[0][:1, :COUNTED], data=batches, budget=budget, recover=recover)
         yield "defaults", pruned, depl0.info(pruned).macs_left
     else:
         yield "original model", model, 1.0
 
 
-def row(method: str, model: Any, text: Text, budget: float, sizes: Sizes) -> dict[str, Any]:
+def row(method: str, model: Any, text: Text, budget: float, sizes: Sizes, keep: Path | None = None) -> dict[str, Any]:
     """Prune by a method, take its best variant by the first half of the text, and measure it on the second."""
     start = time.process_time()
     choice, name, best, macs = math.inf, "", model, 1.0
     for each, pruned, part in variants(method, model, text, budget, sizes):
         value = perplexity(pruned, text.choice)
+        print(
+            f"{method} {budget:g} {each}: {value:.2f} on the first half, {time.process_time() - start:.0f} s",
+            flush=True,
+        )
         if value <= choice:
             choice, name, best, macs = value, each, pruned, part
+    seconds = time.process_time() - start
+    if keep is not None and method.startswith("depl0"):
+        best.save_pretrained(keep / f"{method.replace(', ', '-')}-{budget:g}")
     return {
         "method": method,
         "budget": budget,
@@ -387,7 +411,7 @@ def row(method: str, model: Any, text: Text, budget: float, sizes: Sizes) -> dic
         "macs": round(macs, 4),
         "perplexity": round(perplexity(best, text.test), 2),
         "choice": round(choice, 2),
-        "seconds": round(time.process_time() - start),
+        "seconds": round(seconds),
         "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20, 2),
         "sequences": len(text.calibration),
         "context": text.calibration.shape[1],
@@ -431,6 +455,7 @@ def main() -> None:
     parser.add_argument("--tests", type=int, default=32)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--keep", action="store_true", help="save depl0's networks in OUT/networks")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "language-models.json"
@@ -445,7 +470,8 @@ def main() -> None:
         wanted = [("original model", 1.0), *((m, b) for b in arguments.budgets for m in arguments.methods)]
         for method, budget in wanted:
             if all((r["method"], r["budget"]) != (method, budget) for r in rows):
-                rows.append(row(method, model, text, budget, sizes))
+                keep = arguments.out / "networks" if arguments.keep else None
+                rows.append(row(method, model, text, budget, sizes, keep))
                 print(rows[-1], flush=True)
                 save_rows(file, rows)
     (arguments.out / "language-models.md").write_text(page(rows))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+import depl0
 from depl0.search.reconstruction import reconstruction_errors
 from depl0.search.recovery.compensation import compensate
 from depl0.search.recovery.outputs import compare_by
@@ -92,3 +95,11 @@ def test_a_tied_output_layer_is_scored_and_refitted_and_stays_tied() -> None:
 def test_scores_of_tokens_are_class_scores() -> None:
     assert compare_by(Tied(), torch.zeros(2, 10, dtype=torch.long)).axes == (2,)
     assert compare_by(Residual(), torch.zeros(2, 10, 4)).axes == (None,)
+
+
+def test_a_language_model_keeps_its_hidden_size_if_the_budget_allows() -> None:
+    network, tokens = Tied(), torch.randint(12, (16, 10), generator=torch.Generator().manual_seed(0))
+    settings: Any = {"data": [tokens], "recover": None, "quiet": True}
+    pruned = depl0.prune(network, tokens[:1], budget=0.7, **settings)
+    assert pruned.up.in_features == 6 and pruned.up.out_features < 8
+    assert depl0.prune(network, tokens[:1], budget=0.4, **settings).up.in_features < 6

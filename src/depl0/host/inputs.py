@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any, NamedTuple
@@ -210,6 +211,20 @@ def is_cache(value: object) -> bool:
     """Return True for a cache of transformers; the library is not imported for this check."""
     loaded = sys.modules.get("transformers.cache_utils")
     return loaded is not None and isinstance(value, loaded.Cache)
+
+
+@contextmanager
+def without_cache(network: nn.Module) -> Iterator[None]:
+    """Stop a language model from returning a cache, which would hold the keys and values of all its layers."""
+    configs = {id(config): config for module in network.modules() if (config := vars(module).get("config")) is not None}
+    given = [(config, config.use_cache) for config in configs.values() if getattr(config, "use_cache", None)]
+    try:
+        for config, _ in given:
+            config.use_cache = False
+        yield
+    finally:
+        for config, value in given:
+            config.use_cache = value
 
 
 def with_next_call(function: Callable[..., Any], kwargs: Mapping[str, Any], args: tuple[Any, ...], outputs: Any) -> Any:

@@ -147,7 +147,7 @@ def _check(host: nn.Module, inputs: Any, name: str, tried: set[Any]) -> None:
     if kind not in tried:
         tried.add(kind)
         with explained_run(host, example, name):
-            run_host(host, example)
+            run_host(host, example.first())
 
 
 def _has_length(batches: Any) -> bool:

@@ -125,7 +125,7 @@ def _fitted_if_better(
     original: nn.Module | None,
 ) -> Compensation | None:
     """Refit for the gates that freezing closes; after a search, keep the refit only if it lowers the loss."""
-    state = state_copy(gated.host)
+    state = {} if before is None else state_copy(gated.host)
     inputs = calibration.inputs()
     fitted = compensate(gated, _closing(gated, gates, before), inputs, before=before, after=gates, original=original)
     gated.fix_gates(gates)

@@ -16,7 +16,7 @@ from depl0._util.process import library_defaults, read_as_user, warn_caller, wit
 from depl0._util.progress import ProgressLine
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
-from depl0.gated import attach
+from depl0.gated import GatedModel, attach
 from depl0.host.copies import private_copy
 from depl0.host.network import check_host, first_line
 from depl0.search.calibration import (
@@ -32,7 +32,14 @@ from depl0.search.calibration import (
 )
 from depl0.search.recovery.distillation import DistillationLoss, kept_channels
 from depl0.search.recovery.memory import check_memory, needed_memory
-from depl0.search.recovery.outputs import ClassAxis, compare_by, is_hopeless, measure_agreement, missing_classes
+from depl0.search.recovery.outputs import (
+    ClassAxis,
+    compare_by,
+    is_hopeless,
+    measure_agreement,
+    missing_classes,
+    scores_tokens,
+)
 from depl0.search.recovery.self_distillation import LR, PATIENCE, STEPS, WARMUP_STEPS, Recovery, descend, distill
 from depl0.search.rounds import cut_in_rounds
 from depl0.select.gates import check_budget
@@ -99,7 +106,8 @@ def prune(
         changes: further fields of :class:`depl0.GateConfig`: ``of``, ``groups``, ``round_to``, … Unless ``round_to`` is
             passed, a network most of whose channels are in groups of at least 96 keeps multiples of 8, which run faster
             on most hardware. Unless ``min_share`` or ``remove_blocks`` is passed, every group keeps a tenth of its
-            channels; if the budget does not allow that, a warning names the layers that keep fewer.
+            channels; if the budget does not allow that, a warning names the layers that keep fewer. Unless ``groups``
+            is passed, a language model loses heads and MLP channels, and hidden channels only if these do not suffice.
 
     Raises:
         InputError: an argument is invalid, a budget cannot be reached, or there is too little memory.
@@ -131,9 +139,11 @@ def prune(
     networks: dict[float, nn.Module] = {}
     with ProgressLine(quiet=quiet) as progress:
         progress.phase("analysing")
-        gated = attach(private_copy(model), example_inputs, config)
-        for share in budgets:
-            check_budget(gated.snapshot(), gated.config.changed(budget=share))
+        choices = [config]
+        if "groups" not in changes and scores_tokens(original, example_inputs):
+            embeddings = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
+            choices.insert(0, config.changed(groups=lambda group: group.name not in embeddings))
+        gated = _attached(model, example_inputs, choices, budgets)
         task_loss = None if steps is None else loss or functional.cross_entropy
         calibration = Calibration.of(() if data is None else data, task_loss, gated, "data")
         assert calibration is not None, "data are batches"
@@ -189,6 +199,23 @@ def prune(
             if done is not None and done.interrupted:
                 break
     return [networks[share] for share in budgets if share in networks] if isinstance(budget, Sequence) else pruned
+
+
+def _attached(
+    model: nn.Module, example_inputs: Any, choices: Sequence[GateConfig], budgets: Sequence[float]
+) -> GatedModel:
+    """Attach gates by the first of these configurations that can reach the budgets."""
+    for config in choices:
+        try:
+            gated = attach(private_copy(model), example_inputs, config)
+            for share in budgets:
+                check_budget(gated.snapshot(), gated.config.changed(budget=share))
+        except InputError:
+            if config is choices[-1]:
+                raise
+        else:
+            break
+    return gated
 
 
 def note_agreement(compact: nn.Module, agreement: Agreement | None, recovery: Recovery | None = None) -> None:

@@ -16,6 +16,7 @@ needed.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -28,7 +29,8 @@ from depl0.config import GateConfig
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind, counted
-from depl0.host.inputs import ExampleInputs
+from depl0.host.inputs import ExampleInputs, without_cache
+from depl0.host.network import evaluation_mode
 from depl0.search.importance import random_projection, squared_gradients, standardise
 from depl0.search.recovery.compensation import folded
 from depl0.search.recovery.consumers import (
@@ -45,8 +47,8 @@ from depl0.search.recovery.consumers import (
     rows_for,
     token_weights,
 )
-from depl0.search.recovery.lockstep import Event, LayerCall, layer_events, order_and_added
-from depl0.search.recovery.memory import GRAMS, activations_for, bytes_of, pieces, profile
+from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, order_and_added
+from depl0.search.recovery.memory import GRAMS, pieces, profile
 from depl0.search.recovery.regression import Moments, damping, is_wide
 from depl0.select.gates import select_gates
 
@@ -102,22 +104,23 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
     """
     shared = gated.plan.shared_inputs
     inputs = [ExampleInputs.of(batch).with_shared(shared).on_device_of(gated.host) for batch in batches]
-    look = Look(gated, inputs)
     is_there = ~gated.removed
     errors = torch.full((gated.plan.num_gates,), torch.nan, dtype=torch.float64)
-    parts = look.parts()
-    steps, done = len(parts) * len(look.pieces) + len(gated.plan.groups), 0
-    for groups, weights in parts:
-        views = look.views(weights, done, steps)
-        done += len(look.pieces)
-        for group in groups:
-            order, increments = removal_order(group, views, is_there)
-            done += 1
-            report_progress(done, steps)
-            if order:
-                rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
-                ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # ties keep their order
-                errors[torch.tensor(order)] = rising * ties
+    with without_cache(gated.host), closing(Look(gated, inputs)) as look:
+        parts = look.parts()
+        steps, done = len(parts) * len(look.pieces) + len(gated.plan.groups), 0
+        for groups, weights in parts:
+            views = look.views(weights, done, steps)
+            done += len(look.pieces)
+            for group in groups:
+                order, increments = removal_order(group, views, is_there)
+                done += 1
+                report_progress(done, steps)
+                if order:
+                    rising = torch.tensor(increments, dtype=torch.float64).clamp_min(1e-12).cummax(0).values
+                    ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # ties keep their order
+                    errors[torch.tensor(order)] = rising * ties
+            del views
     return _completed(gated, errors, look, inputs[:FIRST_ORDER_BATCHES])
 
 
@@ -200,6 +203,9 @@ class View:
 class Look:
     """A network with its open gates, and the inputs of its consumer layers for calibration inputs.
 
+    Examples wait at the last layer of a part until :meth:`views` is called for a later one, so that parts of layers
+    need one pass together. Examples that memory does not allow to wait start again. Close it afterwards.
+
     Args:
         gated: the gated model; its host is not changed.
         inputs: batches on the host's device.
@@ -210,17 +216,27 @@ class Look:
             raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
         self._plan, self._host, self._groups = gated.host_plan, gated.host, gated.plan.groups
         self._gates = (~gated.removed).float()
-        self._network = folded(self._plan, self._host, self._gates)
+        is_whole = bool((self._gates == 1).all())
+        self._network = self._host if is_whole else folded(self._plan, self._host, self._gates)
         every, _ = find_consumers(self._plan, self._host)
-        self._order, added = order_and_added(self._network, inputs[0])
+        self._order, added = order_and_added(self._network, inputs[0].first())
         self._added = added_consumers(self._host, every, added)
         self._consumers = {weight: consumer for weight, consumer in every.items() if bool((consumer.gates >= 0).any())}
-        room = activations_for(self._host)
-        self.pieces = pieces(inputs, profile(self._network, inputs[0], self._added).piece(room))
+        self._profile = profile(self._network, inputs[0], self._added)
+        self.pieces = pieces(inputs, self._profile.piece())
+        self._held = self._profile.held(self.pieces)
+        self._waiting: dict[int, Stepper] = {}
+        self._passed = 0
+        """Number of events that the waiting examples have passed."""
 
-    def parts(self, limit: int | None = None) -> list[tuple[list[Group], list[str]]]:
+    def close(self) -> None:
+        """Stop the examples that wait."""
+        while self._waiting:
+            self._waiting.popitem()[1].close()
+        self._passed = 0
+
+    def parts(self, limit: int = GRAMS) -> list[tuple[list[Group], list[str]]]:
         """Return groups with their consumer layers, in parts whose matrices are held in memory together."""
-        limit = max(GRAMS, bytes_of(self._host)) if limit is None else limit
         found: list[tuple[list[Group], list[str]]] = []
         for group in self._groups:
             gates = torch.arange(group.offset, group.offset + group.size)
@@ -251,16 +267,44 @@ class Look:
         """Run the network over all inputs, and return the views of these layers."""
         consumers = {weight: self._consumers[weight] for weight in weights}
         observer = _Observer(self._plan, self._host, consumers, self._gates, len(self.pieces), self._added)
-        for number, piece in enumerate(self.pieces):
-            observer.batch = number
-            with layer_events(self._network, observer, self._added):
-                piece.run(self._network)
-            report_progress(done + number + 1, steps)
+        wanted = [number for number, (_, weight) in enumerate(self._profile.events) if weight in consumers]
+        if not wanted:
+            return []
+        if wanted[0] < self._passed:
+            self.close()
+        passed, self._passed = self._passed, wanted[-1] + 1
+        is_last = not any(weight in self._consumers for _, weight in self._profile.events[self._passed :])
+        most = 0 if is_last else self._held[self._passed - 1]
+        with evaluation_mode(self._network):
+            for number in range(len(self.pieces)):
+                observer.batch = number
+                self._run(number, passed, most, observer)
+                report_progress(done + number + 1, steps)
         return [
             _view(self._host.get_parameter(weight).detach(), consumer, observer, output_scale(self._network, consumer))
             for weight, consumer in consumers.items()
             if observer.seen[weight].count
         ]
+
+    def _run(self, number: int, passed: int, most: int, observer: _Observer) -> None:
+        """Run a piece of the inputs to the end of a part; to its own end if its layers are called in another order."""
+        stepper = self._waiting.pop(number, None)
+        if stepper is None:
+            stepper, passed = Stepper(self._network, self.pieces[number], self._added), 0
+        regular, at = True, passed
+        try:
+            while not (regular and at == self._passed):
+                event = stepper.advance()
+                if event is None:
+                    return
+                observer(event)
+                regular = regular and self._profile.events[at : at + 1] == ((type(event), event.weight),)
+                at += 1
+            if len(self._waiting) < most:
+                self._waiting[number] = stepper
+        finally:
+            if number not in self._waiting:
+                stepper.close()
 
 
 @final

@@ -28,7 +28,7 @@ from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import private_copy
-from depl0.host.inputs import ExampleInputs
+from depl0.host.inputs import ExampleInputs, without_cache
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.consumers import (
     ConsumerLayer,
@@ -115,7 +115,7 @@ def compensate(
     consumers, refused = find_consumers(plan, host)
     if torch.equal(before, after) and original is None:
         return Compensation((), ())
-    with evaluation_mode(host):
+    with evaluation_mode(host), without_cache(host):
         run = _Run(plan, host, (before, after), inputs, consumers)
         run.to_end()
     seen = set(run.order)
@@ -172,7 +172,7 @@ class _Run:
         is_whole = bool((self.before == 1).all())  # then no gate is folded, and no copy is needed
         self.dense = host if is_whole else folded(plan, host, self.before)
         self.cut = folded(plan, host, self.after)
-        self.order, added = order_and_added(self.dense, inputs[0])
+        self.order, added = order_and_added(self.dense, inputs[0].first())
         self.added = added_consumers(host, consumers, added)
         self.profile = profile(self.dense, inputs[0], self.added)
         self.room = activations_for(self.host)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from depl0.errors import InputError
-from depl0.host.inputs import flatten_outputs, output_tensors
+from depl0.host.inputs import ExampleInputs, flatten_outputs, output_tensors
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import call, examples_in, on_device
 from depl0.search.recovery.distillation import SoftLoss, relative_error, soft_loss
@@ -97,13 +97,30 @@ def compare_by(network: nn.Module, batch: Any, class_axis: ClassAxis = "auto") -
             f"{', '.join(map(repr, outputs))}.",
             hint="pass one entry for each output, or a dict by their names.",
         )
-    vocabularies = {module.num_embeddings for module in network.modules() if isinstance(module, nn.Embedding)}
     wanted = [
-        -1 if axis == "auto" and outputs[name].dim() == 3 and outputs[name].shape[-1] in vocabularies else axis
+        -1 if axis == "auto" and _has_scores_of_tokens(network, outputs[name]) else axis
         for axis, name in zip(wanted, outputs, strict=True)
     ]
     axes = tuple(_checked(axis, name, outputs[name]) for axis, name in zip(wanted, outputs, strict=True))
     return Comparison(axes, guessed="auto" in wanted and any(axis is not None for axis in axes))
+
+
+@torch.no_grad()
+def scores_tokens(network: nn.Module, inputs: Any) -> bool:
+    """Return True for a language model: any output scores the tokens of one of its embeddings."""
+    if not any(isinstance(module, nn.Embedding) for module in network.modules()):
+        return False
+    try:
+        with evaluation_mode(network):
+            outputs = named_outputs(ExampleInputs.of(inputs).first().run(network))
+    except Exception:  # the analysis explains it
+        return False
+    return any(_has_scores_of_tokens(network, output) for output in outputs.values())
+
+
+def _has_scores_of_tokens(network: nn.Module, output: Tensor) -> bool:
+    vocabularies = {module.num_embeddings for module in network.modules() if isinstance(module, nn.Embedding)}
+    return output.dim() == 3 and output.shape[-1] in vocabularies
 
 
 def _checked(axis: Axis, name: str, output: Tensor) -> int | None:

@@ -88,6 +88,8 @@ def absorb_statistics(model: nn.Module, inputs: Iterable[Any]) -> None:
     and shift in another way is not changed, and no norm is changed if the network's outputs would change.
     """
     norms = _rewritable_norms(model)
+    if not norms:
+        return
     seen = {norm: _Seen() for norm in norms}
     handles = [norm.register_forward_pre_hook(seen[norm].add, with_kwargs=True) for norm in norms]
     first: tuple[Any, Any] | None = None
