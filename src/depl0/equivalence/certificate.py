@@ -91,6 +91,7 @@ def certify(
             layer = first_difference(reference, candidate, result.case, positions, result.allowed)
             raise _difference(result, layer, "" if result.case is wanted.cases[0] else f" ({result.case.what})", plan)
         covered, refused = [*wanted.covered], [*wanted.refused]
+        del reference, candidate  # before the next copies are made
         if not removals:  # a norm folded into a constant had batch statistics in training mode
             in_training = compare_in_training(host, scaled, compact, wanted, positions, plan.same_in_training)
             if in_training is not None and not in_training.agrees:

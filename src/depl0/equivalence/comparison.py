@@ -159,7 +159,12 @@ class Subject:
     ) -> Subject:
         """Return a copy of a network in a precision and a mode."""
         copied = private_copy(model, dtype).train(training)
-        return cls(copied, {name: cast(tensor.detach(), dtype) for name, tensor in tensors.items()}, dtype)
+        parameters = dict(copied.named_parameters())
+        with torch.no_grad():
+            for name in tensors.keys() & parameters.keys():
+                parameters[name].copy_(tensors[name])
+        rest = {name: cast(tensors[name].detach(), dtype) for name in tensors.keys() - parameters.keys()}
+        return cls(copied, rest, dtype)
 
     def before_rounding(self, exact: Mapping[str, Tensor]) -> Subject:
         """Return the same network with these tensors at their values before rounding to its own precision."""

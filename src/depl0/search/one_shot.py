@@ -31,7 +31,7 @@ from depl0.search.calibration import (
     on_device,
 )
 from depl0.search.recovery.distillation import DistillationLoss, kept_channels
-from depl0.search.recovery.memory import check_memory, needed_memory
+from depl0.search.recovery.memory import FreedMemory, check_memory, needed_memory
 from depl0.search.recovery.outputs import (
     ClassAxis,
     compare_by,
@@ -143,7 +143,9 @@ def prune(
         if "groups" not in changes and scores_tokens(original, example_inputs):
             embeddings = {name for name, module in model.named_modules() if isinstance(module, nn.Embedding)}
             choices.insert(0, config.changed(groups=lambda group: group.name not in embeddings))
+        freed = FreedMemory()
         gated = _attached(model, example_inputs, choices, budgets)
+        freed.release()
         task_loss = None if steps is None else loss or functional.cross_entropy
         calibration = Calibration.of(() if data is None else data, task_loss, gated, "data")
         assert calibration is not None, "data are batches"
@@ -186,6 +188,7 @@ def prune(
                 return None
 
         for share, _ in cut_in_rounds(gated, original, inputs, budgets, gated.config, changes, progress.phase):
+            freed.release()
             pruned = gated.extract()
             progress.phase(f"recovering {share:g}" if len(budgets) > 1 else "recovering")
             done = recovered(pruned)

@@ -187,7 +187,7 @@ def needed_memory(gated: GatedModel, inputs: list[Any], *, trained: bool) -> int
     weights, piece = bytes_of(host), found.peak * min(found.piece(), examples[0].batch())
     held = max(piece, min(activations_for(host), 2 * found.peak * count))
     sizes = [16 * use.in_size**2 for use in gated.host_plan.uses]
-    grams = max([*sizes, min(max(GRAMS, weights), sum(sizes))], default=0)
+    grams = max([*sizes, min(GRAMS, sum(sizes))], default=0)
     training = saved_bytes(host, examples[0]) if trained else 0
     return MODELS * weights + max(held + grams, training, min(TRAINING, training * min(count, BATCH)))
 
