@@ -1,10 +1,11 @@
-"""The generators of the paper's ablation against their formulas, number by number, with numpy alone."""
+"""The generators against their formulas, number by number, with numpy alone; and what a step of fc costs."""
 
 import math
 
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from depl0.gates.generators import PRESETS, make_generator
 
@@ -22,6 +23,10 @@ def sigmoid(x):
 
 def affine(state, key, x, mean):
     return state[f"{key}.weight"] @ x / (len(x) if mean else 1) + state[f"{key}.bias"]
+
+
+def one_layer(state, group, x, mean):
+    return affine(state, f"layers.{group}", x, mean)
 
 
 def two_layers(activation):
@@ -44,6 +49,7 @@ def convolutions(depth):
 
 
 FORMULAS = {
+    "fc": one_layer,
     "fc-relu": two_layers(relu),
     "fc-tanh": two_layers(np.tanh),
     "conv1d": convolutions(1),
@@ -102,12 +108,16 @@ def test_lstm_walks_gate_after_gate(direction, preset):
 
 
 @pytest.mark.parametrize("preset", ["paper", "reference"])
-def test_independent_starts_as_published(preset):
-    log_alpha = make_generator(
-        "independent", [500, 500], preset=preset, rng=torch.Generator().manual_seed(0)
-    )().detach()
-    assert log_alpha.mean().item() == pytest.approx(3, abs=0.002)
-    assert log_alpha.std().item() == pytest.approx(0.01, rel=0.1)
+@pytest.mark.parametrize("name", ["fc", "independent"])
+def test_published_initial_values(name, preset):
+    generator = make_generator(name, [256, 400], preset=preset, rng=torch.Generator().manual_seed(0))
+    biases = torch.cat([generator.bias(0), generator.bias(1)]).detach()
+    assert biases.mean().item() == pytest.approx(3, abs=0.002)
+    assert biases.std().item() == pytest.approx(0.01, rel=0.1)
+    if name == "fc":  # as torch.nn.Linear: uniform in ±1/√inputs
+        weight = generator.layers[1].weight.detach()
+        assert weight.shape == (400, 256) and weight.abs().max().item() == pytest.approx(1 / 16, rel=1e-3)
+        assert weight.std().item() == pytest.approx(1 / 16 / math.sqrt(3), rel=0.02)
 
 
 @pytest.mark.parametrize("preset", ["paper", "reference"])
@@ -125,3 +135,27 @@ def test_the_shared_lstm_learns_one_bias_for_all_gates(preset, direction):
         for name, parameter in own.named_parameters():
             parameter.copy_(shared.shared if name == "biases" else shared.get_parameter(name))
     torch.testing.assert_close(own(), shared())
+
+
+def test_a_step_needs_few_operators():
+    class Count(TorchDispatchMode):
+        operators = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.operators += not func.is_view
+            return func(*args, **(kwargs or {}))
+
+    groups = 13
+    generator = make_generator("fc", [8] * groups)
+    with Count() as there:
+        log_alpha = generator()
+    assert there.operators == 3 * groups + 2  # scale, addmv, tanh; one cat and one multiplication by c
+    with Count() as back:
+        log_alpha.backward(torch.ones_like(log_alpha))
+    assert back.operators <= 2 * groups + 2  # tanh, outer product; the multiplication by c, and the ones above
+
+
+def test_compiles_into_one_graph():
+    generator = make_generator("fc", SIZES)
+    compiled = torch.compile(generator, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(), generator())

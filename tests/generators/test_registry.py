@@ -1,7 +1,9 @@
+"""How generators and presets are named, made and checked."""
+
+import dataclasses
 import importlib
-import inspect
+import math
 import re
-import sys
 import typing
 
 import pytest
@@ -41,12 +43,6 @@ def test_a_preset_of_ones_own_is_taken_as_it_is():
     torch.testing.assert_close(generator(), torch.full((5,), 2.0))
 
 
-def test_start_is_an_argument():
-    torch.testing.assert_close(make_generator("fc", [2, 3], start=4.5)(), torch.full((5,), 4.5))
-    with pytest.raises(InputError, match="Preset 'paper' has no start"):
-        make_generator("fc", [2, 3], preset="paper", start=4.5)
-
-
 @pytest.mark.parametrize(
     ("arguments", "text", "hint"),
     [
@@ -66,7 +62,6 @@ def test_start_is_an_argument():
         ({"preset": "x"}, "got 'x' instead.", "'default' trains best"),
         ({"sizes": []}, "one or more positive integers, got [] instead.", "leave it out"),
         ({"sizes": [3, 0]}, "one or more positive integers, got [3, 0] instead.", "leave it out"),
-        ({"sizes": [2.5]}, "one or more positive integers, got [2.5] instead.", "leave it out"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, text, hint):
@@ -113,9 +108,44 @@ def test_a_module_can_be_reloaded():
         vars(fc).update(members)
 
 
-@pytest.mark.skipif(sys.version_info < (3, 11), reason="typing.final leaves no trace before Python 3.11")
-def test_classes_are_abstract_or_final():
-    for generator in GENERATORS.values():
-        assert generator.__final__
-        for parent in generator.__mro__[1 : generator.__mro__.index(Generator) + 1]:
-            assert inspect.isabstract(parent)
+def test_the_presets_hold_their_constants():
+    paper, reference, default = PRESETS["paper"], PRESETS["reference"], PRESETS["default"]
+    assert (paper.bound, paper.feed, paper.mean_input, paper.carry_gradient) == (10.0, "log_alpha", False, 1.0)
+    assert (paper.bias_mean, paper.bias_std, paper.start, paper.initial_weight) == (3.0, 0.01, None, None)
+    assert dataclasses.replace(reference, name="paper", bound=10.0) == paper
+    assert reference.bound == pytest.approx(math.log(100))
+    assert default.bound == pytest.approx(math.log(1000))
+    assert (default.feed, default.mean_input, default.carry_gradient, default.start) == ("scaled", True, 0.0, 3.0)
+    assert all(preset.name == name for name, preset in PRESETS.items())
+
+
+def test_presets_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        PRESETS["paper"].bound = 5.0
+    with pytest.raises(TypeError):
+        PRESETS["mine"] = PRESETS["paper"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "allowed"),
+    [
+        ("bound", 0.0, "above 0"),
+        ("bound", math.nan, "above 0"),
+        ("feed", "gates", "'log_alpha' or 'scaled'"),
+        ("initial_weight", -0.1, "None or at least 0"),
+        ("start", 6.9, "None or between -6.77 and 6.77 (0.98 of the bound)"),
+        ("bias_mean", math.nan, "a finite number"),
+        ("bias_std", -1.0, "at least 0"),
+        ("carry_gradient", 1.5, "between 0 and 1"),
+    ],
+)
+def test_wrong_values_are_refused_with_field_value_and_what_is_allowed(field, value, allowed):
+    text = f"The '{field}' of a Preset must be {allowed}, got {value!r} instead."
+    with pytest.raises(InputError, match=re.escape(text)):
+        dataclasses.replace(PRESETS["default"], **{field: value})
+
+
+@pytest.mark.parametrize("name", ["paper", "reference"])
+def test_a_published_preset_has_no_start(name):
+    with pytest.raises(InputError, match=rf"Preset '{name}' has no start.*\nhint: .*default.*start_from"):
+        PRESETS[name].with_start(4.0)
