@@ -104,18 +104,26 @@ def test_the_command_says_what_to_install(package: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("package", "program", "message"),
+    ("package", "program", "purpose", "extra"),
     [
-        ("accelerate", "import depl0.app.runtime.accelerator", "accelerate is needed for training, but not installed."),
-        ("matplotlib", "import depl0.app.reports.report", "matplotlib is needed for reports, but not installed."),
+        ("accelerate", "import depl0.app.runtime.accelerator", "accelerate is needed for training", "cli"),
+        ("matplotlib", "import depl0.app.reports.report", "matplotlib is needed for reports", "cli"),
+        ("PIL", "from depl0.app import data; data.open_data('folder:x')", "pillow is needed to decode image", "cli"),
         (
-            "PIL",
-            "from depl0.app import data; data.open_data('folder:x')",
-            "pillow is needed to decode image files, but",
+            "lightning pytorch_lightning",
+            "import depl0.integrations.lightning",
+            "lightning is needed for depl0.integrations.lightning",
+            "lightning",
+        ),
+        (
+            "transformers",
+            "import depl0.integrations.transformers",
+            "transformers is needed for depl0.integrations.transformers",
+            "transformers",
         ),
     ],
 )
-def test_a_part_of_the_library_says_what_to_install(package: str, program: str, message: str) -> None:
-    done = run_without((package,), program)
-    assert f"depl0.errors.NotInstalledError: {message}" in done.stderr
-    assert done.stderr.endswith(f"hint: {install_command('cli')}\n")
+def test_a_part_of_the_library_says_what_to_install(package: str, program: str, purpose: str, extra: str) -> None:
+    done = run_without(tuple(package.split()), program)
+    assert f"depl0.errors.NotInstalledError: {purpose}" in done.stderr
+    assert done.stderr.endswith(f", but not installed.\nhint: {install_command(extra)}\n")

@@ -174,7 +174,8 @@ def accepts(field: FieldInfo, value: object) -> bool:
 
 
 def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    constrained: Any = Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation
+    parts = (field.annotation, *field.metadata)
+    constrained: Any = Annotated.__class_getitem__(parts) if field.metadata else field.annotation  # type: ignore[attr-defined]
     return TypeAdapter(constrained, config=ConfigDict(allow_inf_nan=False))
 
 

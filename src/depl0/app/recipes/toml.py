@@ -54,7 +54,7 @@ def parse_recipe(text: str, source: str = "recipe") -> Recipe:
 
 def _parse(text: str, source: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(text)
+        return dict(tomllib.loads(text))
     except (ValueError, RecursionError) as error:  # very long numbers, deeply nested lists
         raise InputError(f"{source} is not valid TOML: {error}.") from error
 

@@ -123,7 +123,7 @@ def page(runs: Sequence[Run], study: StudyPart | None = None, folder: Path = Pat
 
 
 def _own(name: str) -> str:
-    return resources.files("depl0.app.reports").joinpath("page", name).read_text(encoding="utf-8")
+    return (resources.files("depl0.app.reports") / "page" / name).read_text(encoding="utf-8")
 
 
 def _section(run: Run, name: str) -> dict[str, Any]:
