@@ -108,7 +108,12 @@ def test_the_command_says_what_to_install(package: str) -> None:
     [
         ("accelerate", "import depl0.app.runtime.accelerator", "accelerate is needed for training", "cli"),
         ("matplotlib", "import depl0.app.reports.report", "matplotlib is needed for reports", "cli"),
-        ("PIL", "from depl0.app import data; data.open_data('folder:x')", "pillow is needed to decode image", "cli"),
+        (
+            "PIL",
+            "from depl0.app import data; data.open_data('folder:x')",
+            "pillow is needed to read image",
+            "cli",
+        ),
         (
             "lightning pytorch_lightning",
             "import depl0.integrations.lightning",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import platform
 import re
 import secrets
 import stat
@@ -82,9 +81,9 @@ def write_flushed(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def temp_path(path: Path, suffix: str = "") -> Path:
+def temp_path(path: Path) -> Path:
     """Return an unpredictable name in the same folder."""
-    return path.with_name(f".{secrets.token_hex(8)}.part{suffix}")
+    return path.with_name(f".{secrets.token_hex(8)}.part")
 
 
 def atomic_write(path: Path, data: bytes) -> None:
@@ -105,14 +104,10 @@ def atomic_write(path: Path, data: bytes) -> None:
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: DEPL0_CACHE, or the system's default location."""
+    """Return the cache folder: DEPL0_CACHE, or ``depl0`` in XDG_CACHE_HOME or ~/.cache."""
     if chosen := os.environ.get("DEPL0_CACHE"):
         return Path(chosen)
-    if platform.system() == "Windows":
-        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "depl0" / "Cache"
-    if platform.system() == "Darwin":
-        return Path.home() / "Library" / "Caches" / "depl0"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "depl0"
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "depl0"
 
 
 def flush_folder(folder: Path) -> None:

@@ -97,7 +97,8 @@ def torchvision() -> Any:
     try:
         return import_torchvision()
     except ImportError as error:
-        raise missing("torchvision", "to read image files and MNIST") from error
+        package = "pillow" if error.name == "PIL" else "torchvision"  # torchvision itself needs pillow
+        raise missing(package, "to read image files and MNIST") from error
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
