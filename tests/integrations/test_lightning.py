@@ -77,7 +77,7 @@ def check_within_budget(search: SearchCallback) -> None:
     assert info.certificate.max_error < 1e-6
 
 
-def test_the_network_shrinks_during_fit_and_keeps_the_budget() -> None:
+def test_network_optimizer_and_scheduler_shrink_during_fit_and_keep_the_budget() -> None:
     torch.manual_seed(3)
     module, search = Module(), callback()
     trainer([search]).fit(module, loader())
@@ -85,6 +85,13 @@ def test_the_network_shrinks_during_fit_and_keeps_the_budget() -> None:
     sizes = module.notes["sizes"]
     assert sizes[0] == 16 and sizes[-1] < 16
     check_within_budget(search)
+    (optimizer,) = module.notes["optimizers"]
+    held = optimizer.param_groups[0]["params"]
+    assert [id(p) for p in held] == [id(p) for p in module.network.weight_parameters()]
+    for parameter in held:
+        assert optimizer.state[parameter]["exp_avg"].shape == parameter.shape
+        assert optimizer.state[parameter]["step"] == 80
+    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-2 * (1 + torch.cos(torch.tensor(torch.pi * 0.4))) / 2)
 
 
 class Manual(Module):
@@ -114,19 +121,6 @@ def test_manual_optimization_with_two_optimizers(limit: dict[str, int]) -> None:
     assert fit.global_step == 60
     assert search.search.steps == search.search.done == 30 and search.search.is_frozen
     check_within_budget(search)
-
-
-def test_optimizer_and_scheduler_hold_the_smaller_network() -> None:
-    torch.manual_seed(3)
-    module, search = Module(), callback()
-    trainer([search]).fit(module, loader())
-    (optimizer,) = module.notes["optimizers"]
-    held = optimizer.param_groups[0]["params"]
-    assert [id(p) for p in held] == [id(p) for p in module.network.weight_parameters()]
-    for parameter in held:
-        assert optimizer.state[parameter]["exp_avg"].shape == parameter.shape
-        assert optimizer.state[parameter]["step"] == 80
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(1e-2 * (1 + torch.cos(torch.tensor(torch.pi * 0.4))) / 2)
 
 
 def test_accumulated_gradients_count_as_one_step() -> None:
@@ -237,19 +231,6 @@ def test_averaged_weights_are_cut_alike_and_end_in_the_compact_network(tmp_path:
     assert module.network.host.body[3].weight.shape[0] < 16
     torch.testing.assert_close(average.network.host.head.weight, module.network.host.head.weight)
     check_within_budget(search)
-
-
-def test_resuming_with_averaged_weights(tmp_path: Path) -> None:
-    def run(ckpt: Path | None) -> dict[str, Tensor]:
-        torch.manual_seed(3)
-        module, search = Module(), callback()
-        saving = pl.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, filename="{epoch}", enable_version_counter=False)
-        mean = pl.callbacks.WeightAveraging()
-        trainer([mean, search, saving], 8, tmp_path, enable_checkpointing=True).fit(module, loader(), ckpt_path=ckpt)
-        return search.compact.state_dict()
-
-    whole = run(None)
-    torch.testing.assert_close(run(tmp_path / "epoch=3.ckpt"), whole, rtol=0, atol=0)
 
 
 def test_stochastic_weight_averaging() -> None:

@@ -145,7 +145,7 @@ def test_from_the_hub(uneven: nn.Module, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_what_is_no_compact_network_of_transformers_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="expected a compact network of transformers, got LlamaForCausalLM"):
+    with pytest.raises(InputError, match="expected a pruned model of transformers, got LlamaForCausalLM"):
         save_pretrained(llama(), tmp_path)
     with pytest.raises(FormatError, match=r"no config.json that names a network"):
         load_pretrained(tmp_path)

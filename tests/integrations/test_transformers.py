@@ -100,26 +100,19 @@ def check_within_budget(search: SearchCallback) -> None:
     assert not search.compact.training
 
 
-def test_the_network_shrinks_during_training_and_keeps_the_budget(tmp_path: Path) -> None:
+def test_network_optimizer_and_scheduler_shrink_during_training_and_keep_the_budget(tmp_path: Path) -> None:
     search = callback()
     fit = trainer(tmp_path, search)
     fit.train()
     assert search.search.steps == search.search.done == 80
     assert fit.model.sizes[0] == 16 and fit.model.sizes[-1] < 16
     check_within_budget(search)
-
-
-def test_optimizer_and_scheduler_hold_the_smaller_network(tmp_path: Path) -> None:
-    search = callback()
-    fit = trainer(tmp_path, search)
-    fit.train()
-    optimizer = fit.optimizer
-    held = optimizer.param_groups[0]["params"]
+    held = fit.optimizer.param_groups[0]["params"]
     assert [id(p) for p in held] == [id(p) for p in fit.model.network.weight_parameters()]
     for parameter in held:
-        assert optimizer.state[parameter]["exp_avg"].shape == parameter.shape
-        assert optimizer.state[parameter]["step"] == 80
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.0)  # the trainer's linear schedule has come to its end
+        assert fit.optimizer.state[parameter]["exp_avg"].shape == parameter.shape
+        assert fit.optimizer.state[parameter]["step"] == 80
+    assert fit.optimizer.param_groups[0]["lr"] == pytest.approx(0.0)  # the end of the trainer's schedule
 
 
 def test_accumulated_gradients_count_as_one_step(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ class Metric:
         return self.number(value) + (f" {self.unit}" if self.unit else "")
 
     def difference(self, dense: float, compact: float) -> str:
-        """Format the compact network's value minus the dense network's."""
+        """Format the pruned model's value minus the original model's."""
         unit = "points" if self.unit == "%" else self.unit
         return self.number(compact - dense, sign=True) + (f" {unit}" if unit else "")
 

@@ -1,4 +1,4 @@
-"""Export of compact networks to the formats of several runtimes; every file is verified before it is kept.
+"""Export of pruned models to the formats of several runtimes; every file is verified before it is kept.
 
 To add a format, decorate a class in a new file of this folder with :func:`register`.
 """

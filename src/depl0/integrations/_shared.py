@@ -49,13 +49,13 @@ class SearchHolder:
 
     @property
     def compact(self) -> nn.Module:
-        """Return the compact network in evaluation mode; a search that was stopped early is finished now."""
+        """Return the pruned model in evaluation mode; a search that was stopped early is finished now."""
         if self._compact is None:
             self._compact = self.search.finish()
         return self._compact.eval()
 
     def _finish(self) -> None:
-        """Freeze the gates within the budget and extract the compact network, if the search has made all its steps."""
+        """Freeze the gates within the budget and extract the pruned model, if the search has made all its steps."""
         if self.search.done >= self.search.steps:
             self._compact = self.search.finish()
 

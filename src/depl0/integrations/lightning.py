@@ -133,7 +133,7 @@ class SearchCallback(SearchHolder, Callback):  # type: ignore[misc]
         self._is_mid_epoch = not trainer.is_last_batch
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Freeze the gates within the budget and extract the compact network, if the search has made all its steps."""
+        """Freeze the gates within the budget and extract the pruned model, if the search has made all its steps."""
         self._finish()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ def _averaging_callbacks(trainer: Trainer, before: SearchCallback) -> list[nn.Mo
         if isinstance(callback, kinds) and place > callbacks.index(before):
             raise InputError(
                 f"{type(callback).__name__} comes after {type(before).__name__} in the list of callbacks.",
-                hint="put it before: the compact network is made from the averaged weights.",
+                hint="put it before: the pruned model is made from the averaged weights.",
             )
     copies = [callback._average_model for callback in callbacks if isinstance(callback, kinds)]
     return [copy for copy in copies if copy is not None]

@@ -22,7 +22,7 @@ CONFIG = "config.json"
 
 
 def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], name: str, **arguments: Any) -> Path:
-    """Write a compact network of timm to a folder: the files of :func:`depl0.save`, and how the dense network is built.
+    """Write a pruned model of timm to a folder: the files of :func:`depl0.save`, and how the original model is built.
 
     Args:
         compact: the network.
@@ -31,7 +31,7 @@ def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], name: st
         arguments: arguments of ``timm.create_model`` (``num_classes``, …), except ``pretrained``.
 
     Raises:
-        InputError: ``compact`` is not a compact network, or timm has no network of that name.
+        InputError: ``compact`` is not a pruned model, or timm has no network of that name.
     """
     timm = _timm()
     if not timm.is_model(name):

@@ -1,4 +1,4 @@
-"""A search in the Hugging Face ``Trainer``: one callback; and compact networks in the folders of Hugging Face.
+"""A search in the Hugging Face ``Trainer``: one callback; and pruned models in the folders of Hugging Face.
 
 The model holds the gated network and calls it in its ``forward``; the callback does what :class:`depl0.Search` does in
 a custom training loop. See docs/integrations.md.
@@ -135,7 +135,7 @@ class SearchCallback(SearchHolder, TrainerCallback, ExportableState):  # type: i
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Freeze the gates within the budget and extract the compact network, if the search has made all its steps."""
+        """Freeze the gates within the budget and extract the pruned model, if the search has made all its steps."""
         self._finish()
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
@@ -217,12 +217,12 @@ def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], **kwargs
             differ.
 
     Raises:
-        InputError: ``compact`` is not a compact network of transformers.
+        InputError: ``compact`` is not a pruned model of transformers.
     """
     record, config = record_of(compact), getattr(compact, "config", None)
     if record is None or not isinstance(compact, PreTrainedModel) or not isinstance(config, PretrainedConfig):
         raise InputError(
-            f"expected a compact network of transformers, got {type(compact).__name__} instead.",
+            f"expected a pruned model of transformers, got {type(compact).__name__} instead.",
             hint="pass what depl0.prune, gated.extract() or search.finish() returned for a PreTrainedModel.",
         )
     target = Path(folder)
@@ -313,6 +313,8 @@ _CARD = """# Pruned {network}
 {macs:.1%} of the MACs and {params:.1%} of the parameters are left. depl0 opens it, or transformers by running {code}:
 
 ```python
+import depl0.integrations.transformers, transformers
+
 model = depl0.integrations.transformers.load_pretrained({folder!r})  # or hf://OWNER/NAME
 model = transformers.{auto}.from_pretrained({folder!r}, trust_remote_code=True)
 ```

@@ -44,7 +44,7 @@ def prune(
     size: int = SIZE,
     **changes: Unpack[OtherGateChanges],
 ) -> YOLO:
-    """Return a YOLO with a compact network, by :func:`depl0.prune`. The given one is not modified.
+    """Return a YOLO with a pruned model, by :func:`depl0.prune`. The given one is not modified.
 
     ``val()``, ``predict()`` and ``export()`` of the result work as usual; train it with :func:`train`, save it with
     :func:`save`. ``depl0.info(result.model)`` shows what was pruned.
@@ -104,9 +104,9 @@ def images(yolo: YOLO, source: Any, *, count: int = 64, batch: int = 16, imgsz: 
 
 
 def train(yolo: YOLO, **arguments: Any) -> Any:
-    """Train a compact network with Ultralytics' own trainer; return its metrics.
+    """Train a pruned model with Ultralytics' own trainer; return its metrics.
 
-    ``yolo.train()`` would silently rebuild the dense network from its yaml. This function trains the network in
+    ``yolo.train()`` would silently rebuild the original model from its yaml. This function trains the network in
     ``yolo``. Afterwards ``yolo`` holds the best network, as after ``yolo.train()``.
 
     Args:
@@ -121,7 +121,7 @@ def train(yolo: YOLO, **arguments: Any) -> Any:
     if callable(is_fused := getattr(network, "is_fused", None)) and is_fused():
         raise InputError(
             "the network's batch norms are folded into its convolutions (val() and predict() of Ultralytics do that).",
-            hint="open the dense network's file again, and prune it before val() or predict().",
+            hint="open the original model's file again, and prune it before val() or predict().",
         )
     record = record_of(network)
     return _trained(yolo, _trainer(yolo, _for_ultralytics(network)), arguments, lambda _: record)
@@ -138,7 +138,7 @@ def search(
 ) -> Any:
     """Train a network and learn which channels to keep, in Ultralytics' own trainer; return its metrics.
 
-    Afterwards ``yolo`` and the file that the trainer writes at the end hold the compact network with the averaged
+    Afterwards ``yolo`` and the file that the trainer writes at the end hold the pruned model with the averaged
     weights. There is no file before, so this training cannot be resumed.
 
     Args:
@@ -166,7 +166,7 @@ def save(yolo: YOLO, path: str | os.PathLike[str]) -> None:
     """Write a file that ``YOLO(path)`` of an unmodified Ultralytics opens, by Ultralytics' own ``save``.
 
     It is a pickle in half precision: open such files only from people you trust. depl0 itself neither writes nor reads
-    pickles; ``depl0.save(yolo.model, folder)`` stores a compact network exactly, without one.
+    pickles; ``depl0.save(yolo.model, folder)`` stores a pruned model exactly, without one.
 
     Raises:
         InputError: the network contains a module of depl0, which Ultralytics alone cannot open.
@@ -259,7 +259,7 @@ def _trained(yolo: YOLO, trainer: type, arguments: dict[str, Any], record: Any) 
     if (isinstance(device, (list, tuple)) and len(device) > 1) or (isinstance(device, str) and "," in device):
         raise InputError(
             f"device must be one device, got {device!r} instead.",
-            hint="Ultralytics starts other processes for several, which do not know the compact network.",
+            hint="with several devices Ultralytics starts new processes, which would build the original model.",
         )
     metrics = yolo.train(trainer=trainer, **arguments)
     found: CompactRecord | None = record(yolo.trainer)
@@ -285,7 +285,7 @@ def _check_classes(network: nn.Module, data: Any) -> None:
     if names is not None and len(names) != data["nc"]:
         raise InputError(
             f"the network has {len(names)} classes, the data set has {data['nc']}.",
-            hint="train the dense network on this data set first, or build it with as many classes (nc in its yaml).",
+            hint="train the original model on this data set first, or build it with as many classes (nc in its yaml).",
         )
 
 
@@ -341,7 +341,7 @@ def _search_trainer(
             self.depl0_gates.zero_grad()
 
         def save_model(self) -> bool:
-            """Write the compact network at the end. Before that there is no network that Ultralytics could open."""
+            """Write the pruned model at the end. Before that there is no network that Ultralytics could open."""
             if not self.stop:
                 return False
             compact = self.depl0_search.finish(self.ema.ema)

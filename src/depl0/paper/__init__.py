@@ -1,1 +1,1 @@
-"""Reproduction of the paper: its recipes, tables, ablation and claims."""
+"""The paper's other generators, its authors' penalties, and its published recipes."""
