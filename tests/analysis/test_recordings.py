@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import depl0
 import depl0.analysis.traces
 from depl0.equivalence.cases import Accepted, Case
-from depl0.equivalence.comparison import compare_in_training
+from depl0.equivalence.comparison import Subject, compare_in_training
 from depl0.host.inputs import ExampleInputs
 from depl0.search.recovery.memory import pieces
 from tests.networks.structures import STRUCTURES, Classifier, NoNorm, conv, image
@@ -102,9 +102,9 @@ def test_outputs_of_evaluation_do_not_hide_a_difference_in_training() -> None:
     host = NoNorm().eval()
     case = Case("batch of 2", ExampleInputs.of(image()))
     evaluated = Accepted((case,), (host(image()).detach(),))
-    same = compare_in_training(host, {}, host, evaluated, {}, same_in_training=True)
+    same = compare_in_training(Subject(host), Subject(host), evaluated, {}, same_in_training=True)
     assert same is not None and same.agrees
-    other = compare_in_training(host, {}, Scaled(host), evaluated, {}, same_in_training=True)
+    other = compare_in_training(Subject(host), Subject(Scaled(host)), evaluated, {}, same_in_training=True)
     assert other is not None and not other.agrees
 
 

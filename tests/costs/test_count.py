@@ -137,6 +137,10 @@ BY_HAND = {
     "cdist of order 1": (lambda w, x: torch.cdist(x, w, p=1), (4, 6), 24),
     "bilinear": (lambda w, x: torch.nn.functional.bilinear(x, x, w), (4, 6, 6), 4 * (6 * 6 + 6)),
     "addbmm": (lambda w, x: torch.addbmm(torch.zeros(len(x), 4), x[None], w.T[None]), (4, 6), 24),
+    "multiply and take the mean": (lambda w, x: (x[:, None] * w).mean(-1), (4, 6), 24),
+    "filter by hand": (lambda w, x: (x.unfold(1, 3, 1) * w).sum(-1), (3,), 12),
+    "factors before a pool": (lambda w, x: (x.view(-1, 3, 2) * w[:, None]).mean(2), (3,), 0),
+    "part of a parameter": (lambda w, x: (x[:, None] * w.tril()).sum(-1), (6, 6), 36),
     "einsum": (lambda w, x: torch.einsum("bi,oi->bo", x, w), (4, 6), 24),
 }
 
@@ -147,10 +151,20 @@ def test_operators_that_the_flop_counter_takes_for_free(name: str) -> None:
     assert depl0.cost(ByHand(compute, *shape), torch.randn(2, 6)).macs == macs
 
 
-def test_a_parameter_in_an_operator_that_is_not_counted_is_warned_of() -> None:
-    unknown = ByHand(lambda w, x: torch.searchsorted(w, x).float() + x, 6)
-    with pytest.warns(UserWarning, match=r"not counted: searchsorted \(forward\)\. A budget is a fraction"):
-        depl0.cost(unknown, torch.randn(2, 6))
+NOT_COUNTED = {
+    "searchsorted": (lambda w, x: torch.searchsorted(w, x).float() + x, (6,)),
+    "bucketize": (lambda w, x: torch.bucketize(x, w.sort().values) + x, (6,)),
+    "linalg_solve_triangular": (
+        lambda w, x: torch.linalg.solve_triangular(w.tril() + 9 * torch.eye(6), x.T, upper=False).T, (6, 6)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NOT_COUNTED)
+def test_a_parameter_in_an_operator_that_is_not_counted_is_warned_of(name: str) -> None:
+    compute, shape = NOT_COUNTED[name]
+    with pytest.warns(UserWarning, match=rf"not counted: {name} \(forward\)\. A budget is a fraction"):
+        depl0.cost(ByHand(compute, *shape), torch.randn(2, 6))
 
 
 def test_a_budget_counts_every_product() -> None:

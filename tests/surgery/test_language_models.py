@@ -73,7 +73,7 @@ def test_heads_are_pruned_exactly(name: str, implementation: str, tmp_path: Path
     assert certificate.covered[-1] == "training mode" and not any("batch" in what for what in certificate.refused)
     more = torch.cat([inputs, inputs.flip(-1)]) if "Image" in name else torch.randint(3, 40, (2, 11))
     for given in (inputs, more):
-        bound = 1e-5 if gated.plan.works_in_float32 else 1e-12
+        bound = 1e-5 if "norm" in {kind.kind for kind in gated.plan.replaced()} else 1e-12
         assert distance(call(gated, given).logits, call(compact, given).logits) < bound
     assert same_cost(gated.kept_cost(), depl0.cost(compact, inputs))
     loaded = depl0.load(depl0.save(compact, tmp_path / "small"), lambda: built(name, implementation).double()).eval()
@@ -104,6 +104,12 @@ def test_generation_with_the_cache_that_is_returned_by_default(name: str, tmp_pa
         caches = [model(TOKENS).past_key_values for model in (gated.eval(), compact)]
         wanted = gated(TOKENS[:, :1], past_key_values=caches[0]).logits
         assert distance(wanted, compact(TOKENS[:, :1], past_key_values=caches[1]).logits) < 1e-4
+
+
+def test_the_certificate_of_a_network_with_casts_to_float32_is_in_float64() -> None:
+    host = built("LlamaForCausalLM", "eager")  # its norms, its softmax and its positions are in float32
+    certificate = depl0.info(pruned(host, TOKENS, seed=1)[1]).certificate
+    assert certificate.dtype == "float64" and certificate.max_error < 1e-12
 
 
 def test_a_cache_that_the_pruned_network_cannot_use_is_found() -> None:

@@ -11,9 +11,7 @@ from torch import Tensor, nn
 T = TypeVar("T")
 
 
-def as_precise_as_possible(
-    run: Callable[[torch.dtype | None], T], works_in_float32: bool = False
-) -> tuple[T, torch.dtype | None]:
+def as_precise_as_possible(run: Callable[[torch.dtype | None], T]) -> tuple[T, torch.dtype | None]:
     """Run a function in float64, or in float32 if the network requires that internally.
 
     None means that the network is not converted, because it may mix several precisions.
@@ -21,10 +19,10 @@ def as_precise_as_possible(
     >>> as_precise_as_possible(lambda dtype: torch.ones(1, dtype=dtype) @ torch.ones(1))
     (tensor(1.), torch.float32)
     """
-    for dtype in (torch.float64, torch.float32)[works_in_float32:]:
+    for dtype in (torch.float64, torch.float32):
         try:
             return run(dtype), dtype
-        except RuntimeError:
+        except (RuntimeError, AssertionError, TypeError):
             continue
     return run(None), None
 

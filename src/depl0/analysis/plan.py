@@ -164,11 +164,6 @@ class Plan:
         """The number of output channels, over all layers, that have a gate."""
         return sum(report.prunable for report in self.layers)
 
-    @property
-    def works_in_float32(self) -> bool:
-        """True if modules always compute in float32, so that float64 would reveal their rounding."""
-        return any(replacement.in_float32 for replacement in self.replacements.values())
-
     def replaced(self) -> dict[type[Replacement], list[str]]:
         """Return the modules that need a replacement, by its kind."""
         found: dict[type[Replacement], list[str]] = {}

@@ -172,7 +172,7 @@ class Trial:
         compact, scaled = fold_and_cut(plan, self._model, gates, kept)
         positions = kept_positions(plan, kept)
         exact = unrounded_tensors(self._model, scaled, positions, plan)
-        wanted, failure = self._evaluate(compact, scaled, positions, None if plan.works_in_float32 else exact)
+        wanted, failure = self._evaluate(compact, scaled, positions, exact)
         return failure or self._train(compact, scaled, positions, wanted, plan.same_in_training)
 
     def _evaluate(
@@ -180,23 +180,20 @@ class Trial:
         compact: nn.Module,
         scaled: Mapping[str, Tensor],
         positions: Mapping[Axis, Tensor],
-        exact: Mapping[str, Tensor] | None,
+        exact: Mapping[str, Tensor],
     ) -> tuple[Accepted, Failure | None]:
         """Compare in evaluation mode, the smallest case in float64 like the certificate, the others in float32.
 
         Small weights may hide errors below the rounding of float32, and a single token may hide the scale of attention.
         Therefore, after an assumption the example is compared as well. ``exact`` are tensors of the smaller network
-        before they were rounded; None if only rounding would differ in float64. Also returns the larger network's
-        outputs.
+        before they were rounded. Also returns the larger network's outputs.
         """
-        cases, given = self._cases, dict[int, Any]()
-        if exact is not None:
-            with attributes_kept(self._model), attributes_kept(compact):
-                precise, failure = self._evaluate_in_float64(compact, scaled, positions, exact)
-            if failure is not None:
-                return precise, failure
-            cases = [case for case in cases if all(case is not other for other in precise.cases)]
-            given.update(zip(map(id, precise.cases), precise.outputs, strict=True))
+        with attributes_kept(self._model), attributes_kept(compact):
+            precise, failure = self._evaluate_in_float64(compact, scaled, positions, exact)
+        if failure is not None:
+            return precise, failure
+        cases = [case for case in self._cases if all(case is not other for other in precise.cases)]
+        given = dict[int, Any](zip(map(id, precise.cases), precise.outputs, strict=True))
         reference = Subject(self._model, scaled)
         try:
             wanted = Accepted(tuple(cases), tuple(reference(case.inputs) for case in cases))
@@ -237,7 +234,8 @@ class Trial:
         evaluated: Accepted,
         same_in_training: bool,
     ) -> Failure | None:
-        result = compare_in_training(self._model, scaled, compact, evaluated, positions, same_in_training)
+        reference, candidate = Subject(self._model, scaled), Subject(compact)
+        result = compare_in_training(reference, candidate, evaluated, positions, same_in_training)
         if result is None:
             self.refused = ("training mode",)
             return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, final
@@ -182,7 +182,7 @@ FORMULAS: dict[Any, Callable[..., int]] = {
 }
 """Operators that torch's counter ignores, with the formula for their MACs."""
 
-_SUMS = {aten.sum}
+_SUMS = {aten.sum, aten.mean}
 _PRODUCTS = {aten.mul, aten.mul_}
 _MOVES = {
     "cat", "stack", "copy", "copy_", "index_put", "index_put_", "where", "masked_scatter", "_prelu_kernel", "prelu",
@@ -205,8 +205,12 @@ class MacCounter(TorchDispatchMode):
         self.uncounted: dict[str, None] = {}
         self._names: Mapping[nn.Module, str] = {module: name for name, module in model.named_modules()}
         self._parameters = {address_of(parameter) for parameter in model.parameters() if parameter.numel() > 1}
+        self._buffers = {address_of(buffer) for buffer in model.buffers()}
         self._running = running
-        self._products = WeakTensorKeyDictionary()
+        self._fixed: MutableMapping[Tensor, bool] = WeakTensorKeyDictionary()
+        self._written: set[int] = set()
+        self._products: MutableMapping[Tensor, set[int]] = WeakTensorKeyDictionary()
+        """Product with a parameter -> the dimensions along which the parameter varies."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -223,6 +227,7 @@ class MacCounter(TorchDispatchMode):
             if result is not NotImplemented:
                 return result
         result = func(*args, **kwargs)
+        self._note_fixed(func, args, kwargs, result)
         if packet in FORMULAS:
             self._add(FORMULAS[packet](*args, **kwargs))
         elif packet in flop_registry:
@@ -241,17 +246,43 @@ class MacCounter(TorchDispatchMode):
         """Count a product that is summed; record an operator that combines an input with a parameter in another way."""
         packet = func.overloadpacket
         if packet in _SUMS and args[0] in self._products:
-            self._add(args[0].numel())
-        found = [leaf for leaf in pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        own = [tensor for tensor in found if address_of(tensor) in self._parameters]
-        others = [t for t in found if t.is_floating_point() and t.dim() and all(t is not tensor for tensor in own)]
-        if not own or not others:
+            product, given = args[0], kwargs.get("dim", args[1] if len(args) > 1 else None)
+            dims = range(product.dim()) if given in (None, []) else given if isinstance(given, Sequence) else [given]
+            if self._products[product].intersection(dim % product.dim() for dim in dims):
+                self._add(product.numel())
+        own = [tensor for tensor in _tensors((args, kwargs)) if self._depends_on(tensor) is not None]
+        weights = [tensor for tensor in own if self._depends_on(tensor)]
+        others = [t for t in _tensors((args, kwargs)) if t.is_floating_point() and all(t is not each for each in own)]
+        if not weights or not others:
             return
         if packet in _PRODUCTS:
-            if any(sum(size > 1 for size in tensor.shape) > 1 for tensor in own):
-                self._products[result] = True
+            start = [(result.dim() - weight.dim(), weight.shape) for weight in weights]
+            self._products[result] = {before + dim for before, sizes in start for dim, n in enumerate(sizes) if n > 1}
         elif not _is_free(func):
             self.uncounted[f"{func._schema.name.removeprefix('aten::')} ({self._module() or 'forward'})"] = None
+
+    def _depends_on(self, tensor: Tensor) -> bool | None:
+        """Return None for a tensor that depends on an input; else whether it depends on a parameter or is constant."""
+        address = address_of(tensor)
+        if address in self._parameters:
+            return True
+        if address in self._written:
+            return None
+        return False if address in self._buffers else self._fixed.get(tensor)
+
+    def _note_fixed(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Record results that no input has a part in, such as the triangle of a parameter."""
+        found = [self._depends_on(tensor) for tensor in _tensors((args, kwargs))]
+        if None not in found:
+            for tensor in _tensors(result):
+                self._fixed[tensor] = any(found)
+        elif func._schema.is_mutable:
+            self._written.update(address_of(tensor) for tensor in _tensors(args[:1]))
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    """Return the tensors that have dimensions."""
+    return [leaf for leaf in pytree.tree_leaves(values) if isinstance(leaf, Tensor) and leaf.dim()]
 
 
 _QUERIES = {

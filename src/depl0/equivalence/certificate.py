@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from depl0._util.tensors import as_precise_as_possible
+from depl0._util.tensors import as_precise_as_possible, cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, accepted_cases, has_finite_numbers, similar_cases
@@ -24,7 +25,7 @@ from depl0.equivalence.comparison import (
 )
 from depl0.errors import CertificateError
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.copies import private_copy, untouched
+from depl0.host.copies import attributes_kept, private_copy, untouched
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import first_line
 from depl0.replacements.base import exact_tensors
@@ -73,14 +74,16 @@ def certify(
 
         def run(dtype: torch.dtype | None) -> tuple[Subject, Accepted]:
             reference = Subject.copy_of(host, scaled, dtype)
-            return reference, accepted_cases(reference, example, plan.index_limits)
+            with attributes_kept(reference.model):  # for example caches in this precision
+                return reference, accepted_cases(reference, example, plan.index_limits)
 
-        (reference, wanted), dtype = as_precise_as_possible(run, plan.works_in_float32)
+        (reference, wanted), dtype = as_precise_as_possible(run)
         _check_finite(wanted)
         candidate = Subject.copy_of(compact, {}, dtype)
         remove(candidate.model, removals)
         candidate = candidate.before_rounding(exact)
-        result = compare(wanted, candidate, NETWORKS.at(dtype, host))
+        with attributes_kept(candidate.model):
+            result = compare(wanted, candidate, NETWORKS.at(dtype, host))
         if not result.agrees:
             if not reference.is_deterministic(result.case.inputs):
                 raise CertificateError(
@@ -91,9 +94,11 @@ def certify(
             layer = first_difference(reference, candidate, result.case, positions, result.allowed)
             raise _difference(result, layer, "" if result.case is wanted.cases[0] else f" ({result.case.what})", plan)
         covered, refused = [*wanted.covered], [*wanted.refused]
-        del reference, candidate  # before the next copies are made
         if not removals:  # a norm folded into a constant had batch statistics in training mode
-            in_training = compare_in_training(host, scaled, compact, wanted, positions, plan.same_in_training)
+            if all(parameter.dtype != torch.float64 for parameter in host.parameters()):
+                for subject in (reference, candidate):  # the comparison begins in float32, which needs half the memory
+                    subject.model._apply(partial(cast, dtype=torch.float32))
+            in_training = compare_in_training(reference, candidate, wanted, positions, plan.same_in_training)
             if in_training is not None and not in_training.agrees:
                 raise _difference(in_training, in_training.layer, " in training mode", plan)
             (refused if in_training is None else covered).append("training mode")

@@ -6,15 +6,16 @@ pruned model, a shrunk host, the probe of a loaded file, and the check of an exp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
+from torch.overrides import TorchFunctionMode
 
 from depl0._util.random import deterministic_rng_ops
 from depl0._util.tensors import cast
@@ -22,9 +23,9 @@ from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, Case
 from depl0.errors import Depl0Error
 from depl0.host.calls import call_with
-from depl0.host.copies import private_copy, run_host
+from depl0.host.copies import attributes_kept, private_copy, run_host
 from depl0.host.inputs import ExampleInputs, TwoPasses, flatten_outputs, with_next_call
-from depl0.host.network import module_stack, path_of
+from depl0.host.network import modes_kept, module_stack, path_of
 
 # -- tolerances --------------------------------------------------------------------------------------------------------
 
@@ -141,11 +142,32 @@ def _largest_difference(a: Tensor, b: Tensor) -> float:
 # -- two networks ------------------------------------------------------------------------------------------------------
 
 
+@final
+class WholeFloat64(TorchFunctionMode):
+    """Executes casts to float32 as casts to float64, so that a comparison in float64 has no rounding inside.
+
+    Language models normalise and attend in float32 whatever their precision is. The functions that are compared stay
+    the same; only their rounding is missing, in both networks.
+
+    >>> with WholeFloat64():
+    ...     torch.zeros(1, dtype=torch.float16).float().dtype, torch.ones(1).to(torch.float32).dtype
+    (torch.float64, torch.float64)
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.float:
+            func = Tensor.double
+        named = {key: torch.float64 if value is torch.float32 else value for key, value in (kwargs or {}).items()}
+        return func(*(torch.float64 if value is torch.float32 else value for value in args), **named)
+
+
 @dataclass(frozen=True)
 class Subject:
     """A network to compare: in some precision, with some tensors in place of its own.
 
-    In training mode it runs with fixed random numbers.
+    In training mode it runs with fixed random numbers, and in float64 without casts to float32.
     """
 
     model: nn.Module
@@ -154,17 +176,25 @@ class Subject:
     """Precision of model, tensors and inputs; None if they are not converted."""
 
     @classmethod
-    def copy_of(
-        cls, model: nn.Module, tensors: Mapping[str, Tensor], dtype: torch.dtype | None, training: bool = False
-    ) -> Subject:
-        """Return a copy of a network in a precision and a mode."""
-        copied = private_copy(model, dtype).train(training)
+    def copy_of(cls, model: nn.Module, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> Subject:
+        """Return a copy of a network in evaluation mode and a precision."""
+        copied = private_copy(model, dtype).eval()
         parameters = dict(copied.named_parameters())
         with torch.no_grad():
             for name in tensors.keys() & parameters.keys():
                 parameters[name].copy_(tensors[name])
         rest = {name: cast(tensors[name].detach(), dtype) for name in tensors.keys() - parameters.keys()}
         return cls(copied, rest, dtype)
+
+    @contextmanager
+    def in_training(self, dtype: torch.dtype) -> Iterator[Subject]:
+        """Provide the network in training mode and a precision; its buffers, attributes and modes do not change."""
+        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers()), **self.tensors}
+        tensors = {name: cast(tensor.detach(), dtype) for name, tensor in own.items()}
+        buffers = {name: tensors[name].clone() for name, _ in self.model.named_buffers()}
+        with attributes_kept(self.model), modes_kept(self.model):
+            self.model.train()
+            yield Subject(self.model, {**tensors, **buffers}, dtype)
 
     def before_rounding(self, exact: Mapping[str, Tensor]) -> Subject:
         """Return the same network with these tensors at their values before rounding to its own precision."""
@@ -174,7 +204,8 @@ class Subject:
     def __call__(self, case: ExampleInputs) -> Any:
         """Run the network on inputs, converted to its precision."""
         inputs = case.map_tensors(partial(cast, dtype=self.dtype))
-        with torch.no_grad(), deterministic_rng_ops() if self.model.training else nullcontext():
+        fixed = deterministic_rng_ops() if self.model.training else nullcontext()
+        with torch.no_grad(), fixed, WholeFloat64() if self.dtype == torch.float64 else nullcontext():
             return inputs.call(self._run)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:
@@ -236,9 +267,8 @@ def compare(wanted: Accepted, candidate: Subject, allowed: float) -> Comparison:
 
 
 def compare_in_training(
-    host: nn.Module,
-    scaled: Mapping[str, Tensor],
-    compact: nn.Module,
+    reference: Subject,
+    candidate: Subject,
     evaluated: Accepted,
     positions: Mapping[Axis, Tensor],
     same_in_training: bool,
@@ -252,28 +282,29 @@ def compare_in_training(
     outputs = {id(case): output for case, output in zip(evaluated.cases, evaluated.outputs, strict=True)}
     for case in sorted(evaluated.cases, key=lambda c: not c.what.startswith("batch of")):  # as in training
         if same_in_training:
-            candidate = Subject.copy_of(compact, {}, torch.float32, training=True)
-            result = compare(Accepted((case,), (outputs[id(case)],)), candidate, NETWORKS.float32)
+            with candidate.in_training(torch.float32) as smaller:
+                result = compare(Accepted((case,), (outputs[id(case)],)), smaller, NETWORKS.float32)
             if result.agrees:
                 return result
         for dtype in (torch.float32, torch.float64):
             try:
-                wanted = Subject.copy_of(host, scaled, dtype, training=True)(case.inputs)
+                with reference.in_training(dtype) as larger:
+                    wanted = larger(case.inputs)
             except Depl0Error:
                 raise
             except Exception:
                 break  # for example a batch of one, on which the original model cannot be trained either
-            candidate = Subject.copy_of(compact, {}, dtype, training=True)
-            result = compare(Accepted((case,), (wanted,)), candidate, NETWORKS.at(dtype))
+            with candidate.in_training(dtype) as smaller:
+                result = compare(Accepted((case,), (wanted,)), smaller, NETWORKS.at(dtype))
             if result.agrees or result.failure is not None:
                 return result
         else:
-            again = Subject.copy_of(host, scaled, dtype, training=True)(case.inputs)
+            with reference.in_training(dtype) as larger:
+                again = larger(case.inputs)
             if not max_error([wanted], [again], dtype) <= NETWORKS.at(dtype):
                 return None  # it samples random numbers in a way that cannot be fixed
-            reference = Subject.copy_of(host, scaled, dtype, training=True)
-            candidate = Subject.copy_of(compact, {}, dtype, training=True)
-            return replace(result, layer=first_difference(reference, candidate, case, positions, 1e-6))
+            with reference.in_training(dtype) as larger, candidate.in_training(dtype) as smaller:
+                return replace(result, layer=first_difference(larger, smaller, case, positions, 1e-6))
     return None
 
 

@@ -34,7 +34,7 @@ def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Modul
     try:
         with _disable_current_modes():  # modes that observe copies must not observe their creation
             values = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)}
-            result = copy.deepcopy(model, _converted(model, dtype) | values)
+            result = copy.deepcopy(model, _converted(model, dtype) | values | _empty_containers(model))
             if dtype is not None:
                 result._apply(partial(cast, dtype=dtype))  # Module.to would drop imaginary parts
     except Exception as error:
@@ -59,6 +59,12 @@ def _converted(model: nn.Module, dtype: torch.dtype | None) -> dict[int, Any]:
         for key, (parameter, converted) in found.items()
         if converted.dtype != parameter.dtype
     }
+
+
+def _empty_containers(model: nn.Module) -> dict[int, Any]:
+    """Return new containers for the empty ones among a network's attributes: most of the time is spent on its hooks."""
+    values = [value for module in model.modules() for value in vars(module).values()]
+    return {id(value): type(value)() for value in values if type(value) in _CONTAINERS - {tuple} and not value}
 
 
 def _check_shares_nothing(model: nn.Module, result: nn.Module) -> None:

@@ -67,11 +67,6 @@ class Replacement:
         """Return modules for a second pass of this kind, after the first one showed which channels they block."""
         return set()
 
-    @property
-    def in_float32(self) -> bool:
-        """True if the module always computes in float32, so that float64 would reveal its rounding."""
-        return False
-
     @classmethod
     def describe(cls, paths: Sequence[str]) -> str | None:
         """Return the line of ``print(plan)`` about the modules of this kind."""

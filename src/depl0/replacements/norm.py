@@ -254,11 +254,6 @@ class NormReplacement(Replacement):
         state.module_calls[result] = _call(path, found, source, axes)
         return nodes
 
-    @property
-    def in_float32(self) -> bool:
-        """True for the norms of language models, which normalise in float32."""
-        return self.spec.single
-
     @classmethod
     def describe(cls, paths: Sequence[str]) -> str:
         """Return the line of ``print(plan)`` about the norms."""

@@ -118,8 +118,7 @@ def certify_shrunk(
     on_device = example.on_device_of(host)
     with torch.no_grad(), isolated_random(), evaluation_mode(host, shrunk.host):
         wanted, dtype = as_precise_as_possible(
-            lambda dtype: similar_cases(_gated(plan, host, gates, dtype), on_device, 1, plan.index_limits),
-            plan.works_in_float32,
+            lambda dtype: similar_cases(_gated(plan, host, gates, dtype), on_device, 1, plan.index_limits)
         )
         candidate = _gated(shrunk.plan, shrunk.host, gates, dtype).before_rounding(exact)
         result = compare(wanted, candidate, NETWORKS.at(dtype, host))
