@@ -1,4 +1,9 @@
-"""Run a copy of the host on all accepted inputs and in all modes, and record every distinct path."""
+"""Run a copy of the host on all accepted inputs and in all modes, and record every distinct path.
+
+Two passes take the same path if they call the same torch functions in the same order on each other's results. The path
+of a training pass is compared with that of an evaluation pass, and the paths on other inputs with that on the example.
+Only passes with different paths must be recorded by ``torch.export``.
+"""
 
 from __future__ import annotations
 

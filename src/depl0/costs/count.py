@@ -1,4 +1,8 @@
-"""Count the parameters and multiply-accumulates of a network in its current state."""
+"""Count the parameters and multiply-accumulates of a network in its current state, grouped by the calling module.
+
+The formulas are those of :mod:`torch.utils.flop_counter`; operators that it ignores have formulas here. A product with
+parameters that is summed afterwards (``(x[:, None] * weight).sum(-1)``) counts as a matrix product.
+"""
 
 from __future__ import annotations
 
@@ -52,11 +56,9 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
     """Count the parameters and MACs of a network, in total and layer by layer, in evaluation mode.
 
     MACs are half of the count of :class:`torch.utils.flop_counter.FlopCounterMode`, plus operators that it ignores
-    (:mod:`depl0.costs.count`). They are counted for one image of the batch; if the network does not run on one
-    image
+    (:mod:`depl0.costs.count`). They are counted for one image of the batch; if the network does not run on one image
     alone, the MACs of every layer are divided by the number of images. A parameter that several modules share is
-    counted
-    once, for the first of them. Warns if a parameter is used by an operator whose MACs are unknown.
+    counted once, for the first of them. Warns if a parameter is used by an operator whose MACs are unknown.
 
     Args:
         model: any network; it is not modified.

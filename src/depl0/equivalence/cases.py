@@ -1,4 +1,7 @@
-"""The inputs on which two networks are compared: the example, random inputs, other batches, other sizes."""
+"""The inputs on which two networks are compared: the example, random inputs, other batches, other sizes.
+
+Sampled values are images at several scales, other tokens, and masks with both values.
+"""
 
 from __future__ import annotations
 

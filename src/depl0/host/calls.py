@@ -1,4 +1,4 @@
-"""Observe a network's calls of torch functions while it runs, without hooks or changes to the network.
+"""Observe a network's calls of torch functions, without hooks, and call it with other tensors in place of its own.
 
 The functions that apply a layer's weight are recognised, with the name of the weight and their arguments by name:
 
@@ -8,6 +8,11 @@ The functions that apply a layer's weight are recognised, with the name of the w
 
     with CallRecorder(network, after=show):
         network(x)
+
+A part of a network that runs under ``torch.utils.checkpoint`` is run again in the backward pass, when the network has
+its own parameters back. It would use them without gates, and gradients would silently be wrong. Therefore, while a host
+that uses checkpointing runs, the functions that it passes to ``checkpoint`` are wrapped so that they always use the
+gated parameters. With any other host, ``torch.utils.checkpoint`` is not changed.
 """
 
 from __future__ import annotations

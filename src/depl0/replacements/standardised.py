@@ -1,8 +1,9 @@
-"""Convolutions that standardise their filters (weight standardisation: NFNet, BiT), and their form after a cut.
+"""Weights that are computed from stored ones, filter by filter: weight standardisation (NFNet, BiT) and weight norm.
 
 A filter is standardised over all of its weights. If some of its inputs were removed, its mean and variance would
 change. Therefore a cut convolution gets another class, :class:`StandardisedConv2d`, which still counts the removed
-weights.
+weights. A weight norm computes w = g·v/‖v‖. Without some of its entries v is shorter, and w would grow. Therefore g is
+multiplied by the remaining fraction of the length.
 """
 
 from __future__ import annotations

@@ -53,8 +53,7 @@ def _why_computed(state: Propagation, layer: str) -> str:
     """Return the reason for a computed weight, with the method if it is recognised.
 
     Spectral norm divides by the largest singular value of the whole weight. In training mode it is re-estimated at
-    every
-    step, from weights that a smaller network does not have. Therefore no cut of it could be equal in both modes.
+    every step, from weights that a smaller network does not have. Therefore no cut of it could be equal in both modes.
     """
     module = state.modules.get(layer)
     parts = [] if module is None else [*module.modules(), *module._forward_pre_hooks.values()]

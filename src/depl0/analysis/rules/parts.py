@@ -157,8 +157,7 @@ class _NamedNumbers:
     """The integers among a module's attributes that appear in the code of one operator, in order of appearance.
 
     If the line that uses a number contains an attribute of the same value, the attribute is bound to the channels that
-    it
-    counts, like an axis of a parameter, and is updated when they are cut.
+    it counts, like an axis of a parameter, and is updated when they are cut.
     """
 
     def __init__(self, state: Propagation, graph: Graph, node: fx.Node, *, only_splits: bool = False) -> None:
@@ -207,8 +206,7 @@ def follow_sizes(state: Propagation, graph: Graph, node: fx.Node) -> bool:
     """Bind the attributes that size a reshape to the channels that they count; return True if any is new.
 
     This is an assumption derived from the code (``x.view(b, n, self.heads, self.head_size)``), made only after a trial
-    has
-    shown that the size does not adapt by itself; the next trial confirms or rejects it.
+    has shown that the size does not adapt by itself; the next trial confirms or rejects it.
     """
     value = state.values.get(node)
     if operator_name(node) not in RESHAPES or not isinstance(value, Channels):

@@ -2,9 +2,8 @@
 
 Channels can be in three positions of a product. If both tensors are summed over them (queries and keys, position by
 position), they are coupled, and a zero in one of the two is enough. If they are rows of the left or columns of the
-right
-tensor (values), they are channels of the result. If they are parts of a batch (heads), both tensors lose the same ones,
-and again one zero is enough: the values of a closed head.
+right tensor (values), they are channels of the result. If they are parts of a batch (heads), both tensors lose the same
+ones, and again one zero is enough: the values of a closed head.
 """
 
 from __future__ import annotations
