@@ -60,6 +60,29 @@ def test_a_live_bar(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out == ""
 
 
+def test_one_bar_covers_all_phases_and_the_estimate_follows_the_current_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    now = [0.0]
+    monkeypatch.setattr("depl0.app.runs.progress.time.monotonic", lambda: now[0])
+    reporter = Live()
+    reporter.plan({"dense": 100, "search": 100, "finetune": 100})
+    reporter.begin("search", epochs=1, steps=100, done=0)
+    assert reporter._progress is not None
+    (task,) = reporter._progress.tasks
+    assert task.description.split() == ["✓", "dense", "▸", "search", "finetune"]
+    assert (task.completed, task.total, task.fields["left"].strip()) == (100, 300, "")
+    for _ in range(20):
+        now[0] += 1.0
+        reporter.step()
+    (task,) = reporter._progress.tasks
+    assert task.completed == 120 and task.fields["left"].strip() == "about 3 min left"  # 180 steps of a second
+    reporter.begin("recovery", epochs=1, steps=50, done=0)  # unknown when the run began
+    (task,) = reporter._progress.tasks
+    assert task.description.split() == ["✓", "dense", "✓", "search", "▸", "recovery", "finetune"]
+    assert (task.completed, task.total) == (200, 350)
+    reporter.end()
+
+
 def test_lines_inside_a_long_epoch(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     now = [0.0]
     monkeypatch.setattr("depl0.app.runs.progress.time.monotonic", lambda: now[0])

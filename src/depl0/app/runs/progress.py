@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.table import Column
 
 from depl0._util.io import append
 from depl0._util.progress import progress_listener
@@ -22,6 +23,8 @@ from depl0.app.tasks import ACCURACY, Metric
 
 EVERY_SECONDS = 30.0
 """minimum interval between two lines within an epoch"""
+ESTIMATED_FROM = 20
+"""steps of a phase after which the time left is estimated"""
 
 
 class Reporter:
@@ -29,6 +32,9 @@ class Reporter:
 
     def note(self, text: str) -> None:
         """Show a message once."""
+
+    def plan(self, steps: dict[str, int]) -> None:
+        """Receive the phases of a run, in their order, with the number of steps of each."""
 
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Start a phase, ``done`` of whose steps were done before; ``metric`` is the metric of its epochs."""
@@ -133,6 +139,10 @@ class Logged(Plain):
         super().note(text)
         self._shown.note(text)
 
+    def plan(self, steps: dict[str, int]) -> None:
+        """Pass on the phases."""
+        self._shown.plan(steps)
+
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Start a phase in both."""
         super().begin(phase, epochs, steps, done, metric)
@@ -159,32 +169,63 @@ class Logged(Plain):
 
 @final
 class Live(Reporter):
-    """A progress bar with the numbers of the epoch so far, or of the last one."""
+    """One progress bar for the whole run, with its phases and the numbers of the epoch so far, or of the last one.
+
+    The bar is removed between two phases and continues where it was.
+    """
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
         self._progress: Progress | None = None
         self._task: Any = None
         self._metric = ACCURACY
+        self._steps: dict[str, int] = {}
+        self._phase, self._start, self._done = "", 0.0, 0
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
         console = self._progress.console if self._progress else self._console
         console.print(printable(text), highlight=False, markup=False)
 
+    def plan(self, steps: dict[str, int]) -> None:
+        """Record the phases that the bar covers."""
+        self._steps, self._phase = dict(steps), ""
+
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
-        """Show the bar."""
+        """Show the bar; phases before this one are ticked off."""
         self.end()
-        self._metric = metric
-        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[numbers]}"))
-        self._progress = Progress(*columns, TimeRemainingColumn(), console=self._console)
-        self._task = self._progress.add_task(phase, total=max(epochs * steps, 1), completed=done, numbers="")
+        names = list(self._steps)
+        if phase not in names:  # as recovery, whose steps are known only now
+            names.insert(names.index(self._phase) + 1 if self._phase in names else 0, phase)
+        self._steps = {name: epochs * steps if name == phase else self._steps[name] for name in names}
+        self._phase, self._metric, self._start, self._done = phase, metric, time.monotonic(), 0
+        now = names.index(phase)
+        marks = ["✓"] * now + ["▸"] + [" "] * (len(names) - now - 1)
+        shown = "  ".join(f"{mark} {name}" for mark, name in zip(marks, names, strict=True))
+        columns: list[ProgressColumn] = [
+            TextColumn("{task.description}"),
+            BarColumn(24),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TextColumn("{task.fields[left]:<19}"),
+            TextColumn("{task.fields[numbers]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
+        ]
+        self._progress = Progress(*columns, console=self._console, transient=True, expand=True)
+        before = sum(self._steps[name] for name in names[:now])
+        total = max(sum(self._steps.values()), 1)
+        self._task = self._progress.add_task(shown, total=total, completed=before + done, left="", numbers="")
         self._progress.start()
 
     def step(self) -> None:
-        """Move the bar."""
-        if self._progress is not None:
-            self._progress.advance(self._task)
+        """Move the bar, and estimate the time left from the steps of this phase, once there are enough."""
+        if self._progress is None:
+            return
+        self._done += 1
+        left = ""
+        if self._done >= ESTIMATED_FROM:
+            task = self._progress.tasks[0]
+            seconds = (time.monotonic() - self._start) / self._done * ((task.total or 0) - task.completed - 1)
+            left = f"{duration(seconds)} left"
+        self._progress.update(self._task, advance=1, left=left)
 
     def progress(self, line: dict[str, Any]) -> None:
         """Show the position within the epoch."""

@@ -124,7 +124,7 @@ def check_above_chance(session: Session, score: float) -> None:
 
 
 def _plan(session: Session) -> str:
-    recipe, steps, gates = session.recipe, session.data.train.steps, session.recipe.gates
+    recipe, gates = session.recipe, session.recipe.gates
     parts = [
         _long("search", recipe.search_epochs),
         f"penalty λ = {recipe.penalty.weight:g}"
@@ -134,19 +134,21 @@ def _plan(session: Session) -> str:
     ]
     if _trains_dense(session):
         parts.insert(0, _long("dense training", recipe.search.epochs + recipe.finetune.epochs))
-    epochs = _epochs(session)
-    number = f"{epochs * steps:,} steps of {recipe.data.batch_size}" if epochs else "no training"
+    steps = sum(steps_by_phase(session).values())
+    number = f"{steps:,} steps of {recipe.data.batch_size}" if steps else "no training"
     return f"{', '.join(filter(None, parts))}: {number}"
+
+
+def steps_by_phase(session: Session) -> dict[str, int]:
+    """Return the phases that train, in their order, with the number of steps of each."""
+    recipe = session.recipe
+    dense = recipe.search.epochs + recipe.finetune.epochs if _trains_dense(session) else 0
+    epochs = {"dense": dense, "search": recipe.search_epochs, "finetune": recipe.finetune_epochs}
+    return {phase: number * session.data.train.steps for phase, number in epochs.items() if number}
 
 
 def _long(what: str, epochs: int) -> str:
     return f"{epochs} epoch{'s' if epochs > 1 else ''} of {what}" if epochs else ""
-
-
-def _epochs(session: Session) -> int:
-    recipe = session.recipe
-    dense = recipe.search.epochs + recipe.finetune.epochs if _trains_dense(session) else 0
-    return recipe.search_epochs + recipe.finetune_epochs + dense
 
 
 def _trains_dense(session: Session) -> bool:

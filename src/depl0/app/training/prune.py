@@ -25,7 +25,7 @@ from depl0.app.training.finalize import finalize, record_for
 from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import finetune_optimizer, weight_optimizer
 from depl0.app.training.phase import PlainPhase
-from depl0.app.training.preflight import check_above_chance, choose_layout, header
+from depl0.app.training.preflight import check_above_chance, choose_layout, header, steps_by_phase
 from depl0.app.training.recovery import recover
 from depl0.app.training.search import record_cut, search
 from depl0.app.training.session import Session, open_session
@@ -81,6 +81,7 @@ def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, repor
         choose_layout(session, gated.host)
         for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
+        session.reporter.plan(steps_by_phase(session))
         session.distillation = _teacher(session, gated.host)
         dense = _dense_copy(session, gated.host)
         _measure_dense(session, gated.host)
