@@ -72,7 +72,7 @@ def test_the_task_of_the_command_line() -> None:
     assert (recipe.task.spec, recipe.task.settings) == ("segmentation", {"ignore_index": 0})
     assert chosen_recipe(model="small_cnn", data="digits", task="my_tasks.py:Own").task.spec == "my_tasks.py:Own"
     assert chosen_recipe().task.spec == "classification"
-    with pytest.raises(InputError, match=r"task\.spec is not valid.*got 'regresion' instead"):
+    with pytest.raises(InputError, match=r"task\.spec must be one of .*got 'regresion' instead"):
         chosen_recipe(task="regresion")
 
 

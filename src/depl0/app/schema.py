@@ -146,7 +146,8 @@ def _explained(kind: type[Schema], error: ValidationError, values: dict[str, Any
         annotation = kind.model_fields[name].annotation
         if isinstance(annotation, type) and issubclass(annotation, Schema):
             return cause  # already explained by that model
-        return InputError(f"{called} is not valid. {cause.message}", hint=cause.hint)
+        words, is_rule = re.subn(r"^The [^']*? must ", "must ", cause.message)
+        return InputError(f"{called} {words if is_rule else f'is not valid: {words}'}", hint=cause.hint)
     if first["type"] == "missing" and len(first["loc"]) == 1:
         return InputError(f"{called} is missing.")
     if first["type"] == "extra_forbidden":

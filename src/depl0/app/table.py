@@ -56,8 +56,7 @@ def shown(column: Column, value: Any) -> str:
 
 def render(table: Table, kind: str) -> str:
     """Return a table as ``"md"``, ``"csv"`` or ``"latex"``, with a line's end."""
-    renderers = {"md": _markdown, "csv": _csv, "latex": _latex}
-    return renderers[kind](table)
+    return {"md": markdown, "csv": _csv, "latex": _latex}[kind](table)
 
 
 def text_table(
@@ -93,20 +92,16 @@ def aligned(rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[st
     >>> aligned([["network", "s"], ["dense", "10.5"]], [False, True])
     ['network     s', 'dense    10.5']
     """
-    return ["  ".join(_padded(row, _widths(rows), is_number)).rstrip() for row in rows]
+    return ["  ".join(row).rstrip() for row in _padded(rows, is_number)]
 
 
-def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
-    return [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-
-def _padded(row: Sequence[str], widths: Sequence[int], is_number: Sequence[bool]) -> list[str]:
-    cells = zip(row, widths, is_number, strict=True)
-    return [cell.rjust(width) if number else cell.ljust(width) for cell, width, number in cells]
-
-
-def _numbers(table: Table) -> list[bool]:
-    return [column.is_number for column in table.visible]
+def _padded(rows: Sequence[Sequence[str]], is_number: Sequence[bool]) -> list[tuple[str, ...]]:
+    """Return the rows with the cells of each column padded to its width."""
+    columns = []
+    for column, number in zip(zip(*rows, strict=True), is_number, strict=True):
+        width = max(map(len, column))
+        columns.append([cell.rjust(width) if number else cell.ljust(width) for cell in column])
+    return list(zip(*columns, strict=True))
 
 
 def markdown_grid(header: Sequence[str], rows: Sequence[Sequence[str]], is_number: Sequence[bool] | None = None) -> str:
@@ -118,30 +113,28 @@ def markdown_grid(header: Sequence[str], rows: Sequence[Sequence[str]], is_numbe
     | dense   | 1.0 |
     """
     numbers = [place > 0 for place in range(len(header))] if is_number is None else list(is_number)
-    cells = [[markdown_text(cell) for cell in row] for row in (header, *rows)]
-    return _grid(cells, numbers)
-
-
-def _grid(cells: Sequence[Sequence[str]], numbers: Sequence[bool]) -> str:
-    widths = _widths(cells)
+    first, *others = _padded([list(map(markdown_text, row)) for row in (header, *rows)], numbers)
     rules = [
-        "-" * (width + 1) + ":" if number else ":" + "-" * (width + 1)
-        for width, number in zip(widths, numbers, strict=True)
+        "-" * (len(cell) + 1) + ":" if right else ":" + "-" * (len(cell) + 1)
+        for cell, right in zip(first, numbers, strict=True)
     ]
-    first, *rest = ("| " + " | ".join(_padded(row, widths, numbers)) + " |" for row in cells)
-    return "\n".join([first, "|" + "|".join(rules) + "|", *rest])
+    lines = [f"| {' | '.join(row)} |" for row in (first, *others)]
+    return "\n".join([lines[0], f"|{'|'.join(rules)}|", *lines[1:]])
 
 
-def _markdown(table: Table, title: str = "**{}**") -> str:
-    rows = [[column.title for column in table.visible], *table.shown()]
-    grid = _grid([list(map(markdown_text, row)) for row in rows], _numbers(table))
-    parts = [title.format(markdown_text(table.title)), grid]
-    return "\n\n".join([*parts, *map(markdown_text, table.notes)]) + "\n"
+def markdown(table: Table, title: str = "**{}**") -> str:
+    """Return a table with its title and notes as Markdown."""
+    grid = markdown_grid([column.title for column in table.visible], table.shown(), _numbers(table))
+    return "\n\n".join([title.format(markdown_text(table.title)), grid, *map(markdown_text, table.notes)]) + "\n"
+
+
+def _numbers(table: Table) -> list[bool]:
+    return [column.is_number for column in table.visible]
 
 
 def markdown_page(table: Table) -> str:
     """Return a table as a Markdown page of its own."""
-    return _markdown(table, title="# {}")
+    return markdown(table, title="# {}")
 
 
 def markdown_text(text: str) -> str:

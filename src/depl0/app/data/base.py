@@ -1,4 +1,4 @@
-"""What a data set is: its description and settings, and batches that are a pure function of seed, epoch and step."""
+"""Interface of data sets: settings, a description, and batches that are a pure function of seed, epoch and step."""
 
 from __future__ import annotations
 

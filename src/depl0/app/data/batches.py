@@ -49,7 +49,7 @@ def open_source(source: Source, settings: DataSettings, target: Target) -> Data:
     if augment not in source.augmentations:
         raise InputError(
             f"data.augment must be {' or '.join(source.augmentations)} for {name}, got {augment!r} instead.",
-            hint="for data of your own, the transforms of the Dataset augment the images.",
+            hint=None if source.augmentations[1:] else "the transforms of your Dataset can augment the images.",
         )
 
     def examples(part: Any, words: str) -> Examples:

@@ -177,11 +177,10 @@ def _is_known(library: str, name: str) -> bool:
 
 
 def import_library(package: str, module: str | None = None) -> Any:
-    """Import the module with the networks of a package (or another one), or raise an error that names what is missing.
+    """Import a module of torchvision or timm, by default the one with the networks.
 
-    Args:
-        package: ``"torchvision"`` or ``"timm"``.
-        module: the module to import; by default the one with the networks.
+    Raises:
+        InputError: the package is not installed or does not fit this torch.
     """
     try:
         with contextlib.suppress(ImportError):  # timm's own message is more specific
