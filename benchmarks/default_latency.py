@@ -23,8 +23,7 @@ import depl0
 from depl0._util.optional import import_torchvision
 from depl0.app.models.spec import build_model
 from depl0.export.onnx import export_onnx
-from depl0.latency.backends import session_call
-from depl0.latency.measure import interleave, processor_name, speedup, summarise
+from depl0.latency import interleave, processor_name, session_call, speedup, summarise
 
 IMAGES = 64
 SMALL = {"resnet20": 32, "resnet56": 32}

@@ -29,8 +29,7 @@ from depl0.app.runs.paths import recipe_of_run
 from depl0.export.int8 import quantize_onnx
 from depl0.export.onnx import export_onnx
 from depl0.host.inputs import ExampleInputs
-from depl0.latency.backends import session_call
-from depl0.latency.measure import interleave, processor_name, speedup, summarise
+from depl0.latency import interleave, processor_name, session_call, speedup, summarise
 
 ORDER = ("dense, float", "compact, float", "dense, int8", "compact, int8")
 POINTS, SHARE = 0.5, 0.27

@@ -21,7 +21,7 @@ from torch import nn
 import depl0
 from depl0.app import models
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
-from depl0.latency.measure import machine, ratio, summarise, time_networks
+from depl0.latency import machine, ratio, summarise, time_networks
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -39,7 +39,7 @@ VGG16, rounding shows no gain beyond the noise."""
 
 
 def ratio(dense: dict[str, Any], entry: dict[str, Any]) -> float:
-    """Return how many times as fast a network is: the ratio of the medians, as in depl0.latency.measure."""
+    """Return how many times as fast a network is: the ratio of the medians, as in depl0.latency."""
     return float(dense["median_ms"] / entry["median_ms"])
 
 

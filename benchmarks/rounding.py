@@ -34,8 +34,7 @@ from depl0.app import models
 from depl0.app.models.weights import load_weights
 from depl0.export.onnx import export_onnx
 from depl0.gated import GatedModel
-from depl0.latency.backends import session_call
-from depl0.latency.measure import interleave, processor_name, ratio, undisturbed
+from depl0.latency import interleave, processor_name, ratio, session_call, undisturbed
 from depl0.select.gates import select_gates
 from depl0.select.rounding import round_within
 

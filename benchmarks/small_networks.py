@@ -17,7 +17,7 @@ from common import options
 import depl0
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory
-from depl0.latency.measure import machine, speedup, summarise, time_networks
+from depl0.latency import machine, speedup, summarise, time_networks
 
 NETWORKS = {"small_cnn": (1, 8), "lenet5": (1, 28), "resnet20": (3, 32), "resnet56": (3, 32), "vgg16": (3, 32)}
 

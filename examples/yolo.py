@@ -16,7 +16,7 @@ from ultralytics import YOLO
 import depl0
 from depl0.host.inputs import ExampleInputs
 from depl0.integrations import ultralytics as pruning
-from depl0.latency.measure import time_networks
+from depl0.latency import time_networks
 
 BUDGET = 0.5
 CLASSES = ["circle", "square", "triangle"]

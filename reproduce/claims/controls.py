@@ -17,11 +17,9 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
-from depl0.gates.generators.base import BoundedGenerator, Generator, Memory
-from depl0.gates.generators.fc import FC
-from depl0.gates.generators.layers import Affine, output_layer
+from depl0.gates.generators.base import BoundedGenerator, Generator, Memory, register
+from depl0.gates.generators.fc import FC, Affine, output_layer
 from depl0.gates.generators.presets import REACH
-from depl0.gates.generators.registry import register
 
 
 class _Layers(BoundedGenerator):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from depl0.host.inputs import ExampleInputs
-from depl0.latency.backends import BACKENDS, Skipped
+from depl0.latency import BACKENDS, Skipped
 from tests.cli.conftest import Type
 from tests.networks.tiny import run, tiny_recipe
 

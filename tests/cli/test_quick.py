@@ -16,7 +16,7 @@ import depl0
 from depl0.app.cli import networks, prune
 from depl0.app.recipes import SECTIONS
 from depl0.gates.threshold import BudgetKind
-from depl0.latency.backends import BACKENDS
+from depl0.latency import BACKENDS
 from depl0.search.recovery.self_distillation import STEPS
 from tests.cli.conftest import Type
 

@@ -195,3 +195,33 @@ def test_a_module_set_on_the_gated_network_is_refused() -> None:
             setattr(gated, name, value)
     assert gated.head is gated.host.head
     gated.note = "anything else may be set"
+
+
+def test_a_wrapper_that_cannot_follow_is_refused_in_the_first_step(tmp_path: Any) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        pair = nn.ModuleDict({"one": attached(), "other": attached()})
+        wrapped = nn.parallel.DistributedDataParallel(pair)
+        sgd = torch.optim.SGD([p for gated in pair.values() for p in gated.host.parameters()], lr=0.1)
+        search = depl0.Search(pair["one"], STEPS, optimizers=[sgd], warmup=0.2)
+        with pytest.raises(InputError, match="holds 2 gated networks"):
+            search.step()
+        del wrapped
+        gated = attached()
+        compiled = nn.parallel.DistributedDataParallel(torch.compile(gated, backend="eager"))
+        sgd = torch.optim.SGD(gated.host.parameters(), lr=0.1)
+        search = depl0.Search(gated, STEPS, optimizers=[sgd], cut="progressive")
+        with pytest.raises(InputError, match=r"compiled gated network.*\nhint: compile the wrapper instead"):
+            search.step()
+        del compiled
+        around = torch.compile(nn.parallel.DistributedDataParallel(gated), backend="eager")
+        for number in range(3):
+            search.step()
+            x, y = batch(number)
+            LOSS(around(x), y).backward()
+            sgd.step()
+            sgd.zero_grad()
+            if number == 1:
+                assert search.cut(third(gated))
+    finally:
+        dist.destroy_process_group()

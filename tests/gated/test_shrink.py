@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import depl0
 from depl0.app.models import resnet20
 from depl0.host.inputs import ExampleInputs
+from depl0.surgery.extraction import Shrunk, carry_over
 from depl0.surgery.record import record_of
-from depl0.surgery.shrink import Shrunk, carry_over
 
 NETWORKS = (
     "NormAfterConv", "NoNorm", "SigmoidBetween", "Residual", "Concat", "Depthwise", "Grouped", "GroupNorms",

@@ -17,10 +17,10 @@ from depl0.gates.generators import (
     BoundedGenerator,
     Generator,
     Preset,
+    base,
     fc,
     make_generator,
     register,
-    registry,
 )
 
 
@@ -82,7 +82,7 @@ def test_a_new_generator_is_one_class(monkeypatch):
         def bias(self, group):
             return self.number.narrow(0, sum(self.sizes[:group]), self.sizes[group])
 
-    monkeypatch.setattr(registry, "GENERATORS", Registry("generator"))  # the real one stays as it is
+    monkeypatch.setattr(base, "GENERATORS", Registry("generator"))  # the real one stays as it is
     assert register("constant")(Constant) is Constant
     torch.testing.assert_close(make_generator("constant", [2, 1], start=1.0)(), torch.ones(3))
 

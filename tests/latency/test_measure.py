@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from depl0.latency.measure import clock_for, interleave, ratio, speedup, summarise, time_networks
+from depl0.latency import clock_for, interleave, ratio, speedup, summarise, time_networks
 
 CPU = torch.device("cpu")
 

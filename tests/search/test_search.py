@@ -318,3 +318,67 @@ def test_an_early_finish_warns_and_still_keeps_the_budget() -> None:
     with pytest.warns(UserWarning, match=f"after 29 of {STEPS} steps: channels that the search would have closed"):
         compact = loop.search.finish()
     assert depl0.info(compact).macs_left <= 0.4
+
+
+# -- errors that name what to change ----------------------------------------------------------------------------------
+
+
+def test_a_state_that_is_none_is_refused() -> None:
+    search = Loop(average=False).search
+    whole = search.state_dict()
+    for state, missing in (({}, "closed_streak"), (None, "search"), ({"search": whole["search"]}, "closed_streak")):
+        with pytest.raises(InputError, match=f"saved state of a search has no '{missing}'"):
+            search.load_state_dict(state)
+    search.load_state_dict(whole)
+
+
+def test_a_loader_of_other_batches_is_refused_before_the_first_step() -> None:
+    images, labels = BATCHES[0]
+    gated = Loop(average=False).gated
+    loader = DataLoader(TensorDataset(images, images, images, labels), 8, shuffle=True)
+    before = torch.get_rng_state()
+    with pytest.raises(
+        InputError, match=r"pair \(inputs, targets\), got a \w+ of 4 entries .*\nhint: group its entries"
+    ):
+        depl0.Search(gated, STEPS, calibrate=loader, loss=LOSS, cut="never")
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_average_that_was_not_cut_is_refused_before_anything_is_frozen() -> None:
+    loop = Loop(average=False)
+    mean = AveragedModel(loop.gated)
+    loop.search.step()
+    assert loop.search.cut(torch.arange(loop.gated.plan.num_gates) % 3 == 1)
+    with pytest.raises(InputError, match=r"whose network still has the channels .* not in averages="):
+        loop.search.finish(average=mean)
+    assert not loop.search.is_frozen
+
+
+class Mine:
+    """A function of a user's that fails when it is called for a given time."""
+
+    def __init__(self, good: int) -> None:
+        self.left = good
+
+    def __call__(self, *args: Any) -> Any:
+        self.left -= 1
+        if self.left < 0:
+            raise ZeroDivisionError("a mistake of mine")
+        return args[0] if len(args) == 1 else LOSS(*args)
+
+
+def test_an_error_of_a_users_function_names_it_and_the_step() -> None:
+    images = [inputs for inputs, _ in BATCHES]
+    example, error = images[0][:1], r", {} 'Mine' failed at .*test_search.py:\d+: ZeroDivisionError: a mistake of mine"
+    with pytest.raises(InputError, match="on the first batch, before anything was done" + error.format("augment")):
+        depl0.prune(Net(), example, budget=0.5, data=images, augment=Mine(0), quiet=True)
+    with pytest.raises(InputError, match="in step 2 of the recovery" + error.format("augment")):
+        depl0.prune(Net(), example, budget=0.5, data=images, augment=Mine(2), recover=5, quiet=True)
+    with pytest.raises(InputError, match="in step 3 of the fine-tuning" + error.format("loss")):
+        depl0.prune(Net(), example, budget=0.5, data=BATCHES, loss=Mine(2), steps=5, quiet=True)
+    with pytest.raises(InputError, match=r"loss must return one number, got shape \(16, 4\) instead"):
+        depl0.prune(Net(), example, budget=0.5, data=BATCHES, loss=lambda outputs, _: outputs, steps=5, quiet=True)
+    with pytest.raises(InputError, match=r"class_axis must be an axis .* got 5 instead"):
+        depl0.prune(Net(), example, budget=0.5, data=images, class_axis=5, quiet=True)
+    with pytest.raises(InputError, match="while channels were scored" + error.format("loss")):
+        Loop(average=False, loss=Mine(0)).train(1)

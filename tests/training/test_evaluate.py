@@ -12,7 +12,7 @@ from depl0.app.tasks import check_network, find_task
 from depl0.app.tasks.classification import class_scores
 from depl0.app.training.evaluate import evaluate
 from depl0.errors import DataError, InputError
-from depl0.latency.measure import summarise, time_networks
+from depl0.latency import summarise, time_networks
 from tests.networks.tiny import SIDE, TinyNet, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")

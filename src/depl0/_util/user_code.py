@@ -18,9 +18,10 @@ from importlib import import_module, invalidate_caches
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 from depl0._util.io import atomic_write, cache_folder
+from depl0._util.process import with_user_defaults
 from depl0._util.registry import did_you_mean
 from depl0.errors import Depl0Error, InputError
 
@@ -147,6 +148,13 @@ def wrap_user_errors(what: str, spec: str, module: ModuleType | None = None) -> 
     except (Exception, SystemExit) as error:
         place = _place(error, None if module is None else module.__file__)
         raise InputError(f"{what} {spec!r} failed at {place}: {type(error).__name__}: {error}") from error
+
+
+def call_of_user(argument: str, when: str, function: Callable[..., _T], *args: Any) -> _T:
+    """Call a function that the user passed as an argument; ``when`` is part of the error if it fails."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    with wrap_user_errors(f"{when}, {argument}", name):
+        return with_user_defaults(function, *args)
 
 
 def _load_file(path: Path, spec: str, what: str) -> ModuleType:

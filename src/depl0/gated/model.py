@@ -17,21 +17,20 @@ from depl0.costs.count import Cost, cost
 from depl0.costs.expected import KINDS, PENALTIES, ExpectedCost
 from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_saved_gates, checked_gates, checked_log_alpha, checked_mask
-from depl0.gated.display import describe, with_signature_of
 from depl0.gated.per_image import ImageGates, batch_size
 from depl0.gated.reuse import LastLogAlpha
-from depl0.gated.wrapping import current_wrapper, follow_training
+from depl0.gated.wrapping import current_wrapper, follow_training, with_signature_of
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Generator
 from depl0.gates.rates import BETAS, gate_learning_rate
 from depl0.gates.scaling import SiteScaling
-from depl0.gates.threshold import Threshold, counted
+from depl0.gates.threshold import COSTS, Threshold, counted
 from depl0.host.calls import call_gated
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import Gated, check_whole, tied_names
-from depl0.select.gates import check_budget, select_gates
+from depl0.select.gates import check_budget, minimum_share, select_gates
 from depl0.select.snapshot import Snapshot
-from depl0.surgery.shrink import (
+from depl0.surgery.extraction import (
     Shrunk,
     carry_gradients,
     carry_hooks,
@@ -256,7 +255,10 @@ class GatedModel(Gated):
         return self
 
     def __repr__(self) -> str:
-        return describe(self)
+        try:  # printing never fails, whatever the state of the gates
+            return _in_lines(self)
+        except GateError as error:
+            return f"GatedModel({type(self.host).__name__}: {error.message})"
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -396,13 +398,12 @@ class GatedModel(Gated):
         object. A group without any open gate keeps one channel, at 0; ``kept`` selects this channel if the same cut was
         made before (:attr:`kept`).
         """
-        if kept is None:
-            network = self.snapshot()
-            kept = network.kept(~network.removed)
+        network = self.snapshot()
+        kept = network.kept(~network.removed) if kept is None else kept
         shrunk = shrink(self.host_plan, self.host, kept)
         left, dense = self.expected.rounded(kept.float()), self.dense_cost
         costs = (dense.params, dense.macs), (left.params, left.macs)
-        certify_shrunk((self.host_plan, self.host), shrunk, self.evaluation_gates(), self.example, costs)
+        certify_shrunk((self.host_plan, self.host), shrunk, network.gates, self.example, costs)
         carry_gradients(shrunk)
         carry_hooks(self.host, shrunk.host)
         self.host, self.host_plan = shrunk.host, shrunk.plan
@@ -567,3 +568,23 @@ class GatedModel(Gated):
 def _moved_like(tensor: Tensor, moved: Tensor) -> Tensor:
     """Move an example input to the host's device and dtype, with its values (which ``moved`` may have lost)."""
     return tensor if moved.is_meta else tensor.to(moved.device, moved.dtype)
+
+
+def _in_lines(gated: GatedModel) -> str:
+    dense, config, network = gated.dense_cost, gated.config, gated.snapshot()
+    kept = network.cost(network.gates > 0)
+    minimum = {of: minimum_share(network, config.changed(of=of)) for of in ("macs", "params")}
+    lines = [
+        f"GatedModel({type(gated.host).__name__}: {gated.plan.num_gates:,} gates in {len(gated.plan.groups)} groups, "
+        f"{config.generator} {config.direction}, preset {gated.generator.preset.name})",
+        f"  dense   {dense}",
+        f"  kept    {kept.macs / dense.macs:.1%} of the MACs, {kept.params / dense.params:.1%} of the parameters",
+        f"  minimum {minimum['macs']:.1%} of the MACs, {minimum['params']:.1%} of the parameters",
+    ]
+    if config.budget is not None:
+        lines.append(f"  budget  {config.budget:.1%} of the {COSTS[config.of]}")
+    state = "fixed" if network.is_fixed else f"{config.evaluation} rule"
+    removed = int(network.removed.sum())
+    permanent = f", {removed:,} of them for good" if removed else ""
+    lines.append(f"  gates   {int((network.gates == 0).sum()):,} closed ({state}){permanent}")
+    return "\n".join(lines)

@@ -9,12 +9,16 @@ this in the same step, because all of them follow the same search.
 
 from __future__ import annotations
 
+import gc
 import inspect
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from depl0.errors import InputError
 
 if TYPE_CHECKING:
     from depl0.gated.model import GatedModel
@@ -33,6 +37,34 @@ def current_wrapper() -> DistributedDataParallel | None:
     if wrapper is None or wrapper.mixed_precision is not None or wrapper._delay_all_reduce_params:
         return None  # those put permanent hooks on modules and parameters
     return wrapper
+
+
+def check_wrappers(gated: GatedModel, changes: bool) -> None:
+    """Raise an error if a DDP around a gated model cannot follow it.
+
+    ``changes`` is True if the trained parameters will change for sure while the network trains.
+    """
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return
+    for wrapper in gc.get_objects():
+        if not issubclass(type(wrapper), DistributedDataParallel):
+            continue
+        inside = list(wrapper.modules())
+        if not any(module is gated for module in inside):
+            continue
+        others = [module for module in inside if type(module) is type(gated)]
+        if len(others) > 1:
+            raise InputError(
+                f"one DistributedDataParallel holds {len(others)} gated networks, whose searches would change it at "
+                "different times.",
+                hint="wrap each gated network in a DistributedDataParallel of its own.",
+            )
+        if changes and any("_orig_mod" in module._modules for module in inside):
+            raise InputError(
+                "a DistributedDataParallel around a compiled gated network cannot follow its cuts and its warm-up.",
+                hint="compile the wrapper instead, torch.compile(DistributedDataParallel(gated)); or cut='never' "
+                "without a warm-up.",
+            )
 
 
 def follow_training(wrapper: DistributedDataParallel, gated: GatedModel) -> None:
@@ -80,3 +112,25 @@ def _build_anew(wrapper: DistributedDataParallel, unused: set[str]) -> None:
     for name, value in before.items():
         if name in _KEPT or name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
             wrapper.__dict__[name] = value
+
+
+# -- trainers that read the signature ----------------------------------------------------------------------------------
+
+
+def with_signature_of(host: nn.Module, method: Any) -> Any:
+    """Return a bound method whose ``inspect.signature`` is that of the host's ``forward``.
+
+    Trainers use the signature to find the inputs of a network.
+    """
+    original = method.__func__
+    function = FunctionType(
+        original.__code__, original.__globals__, original.__name__, original.__defaults__, original.__closure__
+    )
+    function.__doc__ = original.__doc__
+    try:
+        parameters = list(inspect.signature(host.forward).parameters.values())
+    except (TypeError, ValueError):  # a forward written in C has no signature
+        return method
+    gated = inspect.Parameter("__gated", inspect.Parameter.POSITIONAL_ONLY)  # which a bound method omits
+    function.__signature__ = inspect.Signature([gated, *parameters])  # type: ignore[attr-defined]
+    return MethodType(function, method.__self__)

@@ -27,10 +27,10 @@ from depl0.host.network import first_line
 from depl0.integrations._shared import SearchHolder, check_trained, find_gated
 from depl0.integrations._sizes import agreed_sizes, consistent_sizes, whole_sizes
 from depl0.search.search import Search
+from depl0.surgery.extraction import carry_over
 from depl0.surgery.files import load as depl0_load
 from depl0.surgery.files import save as depl0_save
 from depl0.surgery.record import record_of
-from depl0.surgery.shrink import carry_over
 
 check_installed("transformers", purpose="for depl0.integrations.transformers", extra="transformers")
 

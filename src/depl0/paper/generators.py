@@ -12,10 +12,9 @@ from typing import cast, final
 import torch
 from torch import Tensor, nn
 
-from depl0.gates.generators.base import BoundedGenerator, Memory
-from depl0.gates.generators.layers import Affine, draw_output_bias, draw_output_weight, output_layer
+from depl0.gates.generators.base import BoundedGenerator, Memory, register
+from depl0.gates.generators.fc import Affine, draw_output_bias, draw_output_weight, output_layer
 from depl0.gates.generators.presets import Preset
-from depl0.gates.generators.registry import register
 
 _KERNEL = 3
 _HIDDEN = 32

@@ -26,6 +26,8 @@ from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
 from depl0._util.process import read_as_user, with_user_defaults
+from depl0._util.random import isolated_random
+from depl0._util.user_code import call_of_user
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.host.copies import run_host
@@ -89,6 +91,8 @@ class Calibration:
                 hint="pass a data loader or a list of batches.",
             )
         if isinstance(batches, DataLoader):
+            if loss is not None and (batch := _sample_batch(batches)) is not None:
+                _pair(batch)
             batches = independent_loader(batches)
         if not _has_length(batches):
             batches = _first(read_as_user(batches))  # it may not be readable a second time
@@ -122,20 +126,41 @@ class Calibration:
         for number, batch in enumerate(islice(read_as_user(batches), most), 1):
             if self.loss is None:
                 inputs, targets = as_tensors(_without_targets(batch, self.network)), None
-            elif isinstance(batch, (tuple, list)) and len(batch) == 2:
-                inputs, targets = as_tensors(batch[0]), batch[1]
             else:
-                raise InputError(
-                    f"with a loss, a batch of calibrate must be a pair (inputs, targets), got {type(batch).__name__} "
-                    "instead.",
-                    hint="leave the loss out where batches are inputs alone.",
-                )
+                inputs, targets = _pair(batch)
+                inputs = as_tensors(inputs)
             if self.network is not None:
                 inputs, targets = on_device((inputs, targets), self.network.device)
                 _check(self.network.host, inputs, f"batch {number} of the calibration data", tried)
             yield inputs, targets
         if not number:
             raise _no_batches()
+
+
+def _pair(batch: Any) -> tuple[Any, Any]:
+    """Return inputs and targets of a batch; raise an error if it is not a pair."""
+    if isinstance(batch, (tuple, list)) and len(batch) == 2:
+        return batch[0], batch[1]
+    found, hint = type(batch).__name__, "leave the loss out if batches are inputs alone."
+    if isinstance(batch, (tuple, list)):
+        found = f"a {found} of {len(batch)} entries"
+        hint = "group its entries, for example calibrate=[((a, b), y) for a, b, y in loader]; or leave the loss out."
+    raise InputError(f"with a loss, a batch of calibrate must be a pair (inputs, targets), got {found} instead.", hint)
+
+
+def _sample_batch(loader: DataLoader[Any]) -> Any:
+    """Return a batch of a loader's first examples without starting its workers or moving its random state.
+
+    None if the data set is not indexed by numbers.
+    """
+    dataset: Any = loader.dataset
+    if not loader._auto_collation:
+        return None
+    try:
+        with isolated_random():
+            return with_user_defaults(loader.collate_fn, [with_user_defaults(dataset.__getitem__, 0)])
+    except Exception:  # a stream, other keys, or batches made elsewhere
+        return None
 
 
 def _check(host: nn.Module, inputs: Any, name: str, tried: set[Any]) -> None:
@@ -317,6 +342,8 @@ def check_augment(augment: Augment, batch: Any) -> None:
             "augment must be False, or a function, if inputs are not batches of images (batch, channels, h, w).",
             hint="pass a function that returns a changed batch of inputs.",
         )
+    with isolated_random():
+        augmented(batch, augment, "on the first batch, before anything was done")
 
 
 def is_image_batch(batch: Any) -> bool:
@@ -324,10 +351,10 @@ def is_image_batch(batch: Any) -> bool:
     return isinstance(batch, Tensor) and batch.dim() == 4 and batch.is_floating_point()
 
 
-def augmented(batch: Any, augment: Augment) -> Any:
+def augmented(batch: Any, augment: Augment, when: str) -> Any:
     """Return a batch after augmentation."""
     if callable(augment):
-        return with_user_defaults(augment, batch)
+        return call_of_user("augment", when, augment, batch)
     return flip_and_shift(batch) if augment else batch
 
 

@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from depl0._util.process import with_user_defaults
+from depl0._util.user_code import call_of_user
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind, counted
@@ -63,7 +63,8 @@ def squared_gradients(gated: GatedModel, batches: Batches, loss: Loss) -> Tensor
             for inputs, targets in split(tuple(batch), FEW):
                 leaf = gates.clone().requires_grad_()
                 outputs = ExampleInputs.of(inputs).run(partial(gated.call_with_gates, leaf))
-                gradients += torch.autograd.grad(with_user_defaults(loss, outputs, targets), leaf)
+                value = call_of_user("loss", "while channels were scored", loss, outputs, targets)
+                gradients += torch.autograd.grad(value, leaf)
     return torch.stack(gradients).square().mean(0) if gradients else torch.zeros_like(gates)
 
 

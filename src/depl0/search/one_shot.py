@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Literal
 
 import torch
@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 
 from depl0._util.process import library_defaults, read_as_user, warn_caller, with_user_defaults
 from depl0._util.progress import ProgressLine
+from depl0._util.user_code import call_of_user
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel, attach
@@ -272,16 +273,23 @@ def finetune(
     task_loss = loss or functional.cross_entropy
     distillation = DistillationLoss(dense) if loss is None else None
     device, names = next(compact.parameters()).device, set(fixed)
-    total = torch.zeros((), device=device)
+    total, step = torch.zeros((), device=device), count(1)
+
+    def loss_of(outputs: Any, targets: Any) -> Tensor:
+        value = call_of_user("loss", f"in step {next(step)} of the fine-tuning", task_loss, outputs, targets)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            found = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise InputError(f"loss must return one number, got {found} instead.", hint="return the mean of a batch.")
+        return value.reshape(())
 
     def objective(batch: tuple[Any, Any]) -> Tensor:
         inputs, targets = batch
         if distillation is None:
-            value = with_user_defaults(task_loss, call(compact, inputs), targets)
+            value = loss_of(call(compact, inputs), targets)
         else:
             with distillation.watch(compact) as blocks:
                 outputs = call(compact, inputs)
-            value = distillation(with_user_defaults(task_loss, outputs, targets), outputs, inputs, blocks)
+            value = distillation(loss_of(outputs, targets), outputs, inputs, blocks)
         total.add_(value.detach())
         return value
 

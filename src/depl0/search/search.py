@@ -19,6 +19,7 @@ from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffer
 from depl0._util.process import library_defaults, warn_caller
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
+from depl0.gated.wrapping import check_wrappers
 from depl0.gates import hard_concrete
 from depl0.host.copies import private_copy
 from depl0.host.network import check_whole
@@ -40,8 +41,8 @@ from depl0.search.state import (
     cut_is_profitable,
     first_streak,
 )
+from depl0.surgery.extraction import Shrunk, carry_over, carry_over_copy, check_can_be_carried
 from depl0.surgery.record import state_shapes
-from depl0.surgery.shrink import Shrunk, carry_over, carry_over_copy, check_can_be_carried
 
 CHECKS = 50
 """Number of gate checks per search; each synchronizes the device."""
@@ -124,6 +125,7 @@ class Search:
         self._calibration = Calibration.of(calibrate, loss, gated)
         self._listener = listener or SearchListener()
         self._state = SearchState()
+        self._has_begun = False
         self._host = gated.host_state()
         _check_alike(gated)
         if state is None:
@@ -144,6 +146,9 @@ class Search:
         first one). DDP around the network adapts automatically; rebuild other wrappers when it returns True.
         """
         state = self._state
+        if not self._has_begun:
+            check_wrappers(self.gated, self.config.cut == "progressive" or self.config.warmup > 0)
+            self._has_begun = True
         for parameter in islice(self.gated.weight_parameters(), 1):
             check_whole(parameter)
         shrank = state.done < self.steps and self._check_gates()
@@ -176,6 +181,8 @@ class Search:
             CertificateError: the pruned model would compute other outputs; nothing is returned.
             GateError: the search has diverged.
         """
+        if average is not None:
+            self._copy_in(average)  # before anything is changed
         if not self._state.frozen:
             if self.done < self.steps:
                 warn_caller(
@@ -234,8 +241,15 @@ class Search:
         Raises:
             InputError: the state belongs to a search with other steps, another budget or another network.
         """
+        absent = self._state.to_dict().keys() - state.keys() if isinstance(state, Mapping) else {"search"}
+        if absent or "search" not in state:
+            raise InputError(
+                f"the saved state of a search has no {min(absent, default='search')!r}: it is not the result of "
+                "search.state_dict().",
+                hint="save search.state_dict() beside gated.state_dict(), and pass it here.",
+            )
         for name, own in self._identity().items():
-            saved = state["search"][name]
+            saved = state["search"].get(name)
             if saved != own:
                 raise InputError(
                     f"the saved search has {name} {saved!r}, this one has {own!r}.",
@@ -416,14 +430,26 @@ class Search:
 
     def _averaged(self, average: nn.Module) -> GatedModel:
         """Return a copy of the frozen model with averaged weights, adjusted to the gates."""
-        own, shapes = private_copy(self.gated), state_shapes(self.gated.host)
+        own, copied = private_copy(self.gated), self._copy_in(average)
         assert isinstance(own, GatedModel), "a copy is of the same class"
-        for module in average.modules():
-            if type(module) is type(own.host) and state_shapes(module) == shapes:
-                own.host.load_state_dict(module.state_dict())
-                fit_to_frozen(own, **self._fitting)
-                return own
-        raise _no_copy(average)
+        own.host.load_state_dict(copied.state_dict())
+        fit_to_frozen(own, **self._fitting)
+        return own
+
+    def _copy_in(self, average: nn.Module) -> nn.Module:
+        """Return the copy of the current host in an average."""
+        host = self.gated.host
+        copies = [module for module in average.modules() if type(module) is type(host)]
+        for module in copies:
+            if state_shapes(module) == state_shapes(host):
+                return module
+        if not copies:
+            raise _no_copy(average)
+        raise InputError(
+            f"finish(average=...) got a {type(average).__name__} whose network still has the channels that the search "
+            "has cut: it is not in averages=.",
+            hint="pass it to depl0.Search(averages=[...]) when the search begins, so that it is cut too.",
+        )
 
 
 def _check_alike(gated: GatedModel) -> None:

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from depl0.config import GateConfig, Runtime
 from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
-from depl0.latency.backends import Skipped, onnx_runtime
-from depl0.latency.measure import interleave, ratio, time_networks
+from depl0.latency import Skipped, interleave, onnx_runtime, ratio, time_networks
 from depl0.select.gates import Selection, minimum_share, select_gates
 from depl0.select.snapshot import Snapshot
 

@@ -20,8 +20,7 @@ from depl0.app.training.setup import open_data_for
 from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.gates.threshold import check_share
-from depl0.latency.backends import Timing, compare
-from depl0.latency.measure import machine
+from depl0.latency import Timing, compare, machine
 from depl0.surgery.files import load
 
 Networks = dict[str, nn.Module]

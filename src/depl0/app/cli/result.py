@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from depl0.app.table import aligned
 from depl0.app.tasks import Metric, metric_in
-from depl0.latency.measure import Speedup
+from depl0.latency import Speedup
 from depl0.surgery.record import Agreement
 
 Row: TypeAlias = tuple[str, str, str, str]

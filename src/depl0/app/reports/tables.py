@@ -8,7 +8,7 @@ from typing import Any
 from depl0.app.reports.run import Run, dig
 from depl0.app.table import MISSING, Column, Table
 from depl0.app.tasks import ACCURACY, Metric
-from depl0.latency.measure import Speedup
+from depl0.latency import Speedup
 
 count = "{:,.0f}".format
 

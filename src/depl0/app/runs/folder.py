@@ -23,7 +23,7 @@ from depl0.app.runs.checkpoint import has_checkpoints
 from depl0.app.runs.lock import LOCK
 from depl0.app.runs.paths import started_in
 from depl0.errors import FormatError, InputError
-from depl0.latency.measure import processor_name
+from depl0.latency import processor_name
 from depl0.surgery.files import check_saved
 
 FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints")

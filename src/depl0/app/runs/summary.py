@@ -10,7 +10,7 @@ from depl0.analysis.plan import Plan
 from depl0.costs.count import Cost, LayerCost
 from depl0.costs.memory import memory_bytes
 from depl0.host.inputs import ExampleInputs
-from depl0.latency.measure import Speedup, speedup, summarise, time_networks
+from depl0.latency import Speedup, speedup, summarise, time_networks
 from depl0.surgery.files import file_size
 from depl0.surgery.record import CompactRecord
 

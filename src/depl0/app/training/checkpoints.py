@@ -19,7 +19,7 @@ from depl0.app.runtime.network import match_state_layout
 from depl0.app.training.phase import Phase
 from depl0.app.training.session import Session
 from depl0.gated import GatedModel
-from depl0.surgery.shrink import carry_over
+from depl0.surgery.extraction import carry_over
 
 
 class Sums(NamedTuple):

@@ -4,9 +4,17 @@ A new generator is one class in one new file of this folder, decorated with :fun
 """
 
 from depl0._util.registry import import_modules_of
-from depl0.gates.generators.base import CONDITIONINGS, BoundedGenerator, Direction, Generator, Memory
+from depl0.gates.generators.base import (
+    CONDITIONINGS,
+    GENERATORS,
+    BoundedGenerator,
+    Direction,
+    Generator,
+    Memory,
+    make_generator,
+    register,
+)
 from depl0.gates.generators.presets import PRESETS, Preset
-from depl0.gates.generators.registry import GENERATORS, make_generator, register
 
 __all__ = [
     "CONDITIONINGS",

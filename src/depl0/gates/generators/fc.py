@@ -1,16 +1,17 @@
-"""Generators of fully connected layers: the paper's selected one and its two deeper variants."""
+"""Generators of fully connected layers, and independent gates."""
 
 from __future__ import annotations
 
 import abc
+import math
+from collections.abc import Callable
 from typing import cast, final
 
 import torch
 from torch import Tensor, nn
 
-from depl0.gates.generators.base import BoundedGenerator, Memory
-from depl0.gates.generators.layers import Affine, draw_output_bias, hidden_layer, output_layer
-from depl0.gates.generators.registry import register
+from depl0.gates.generators.base import BoundedGenerator, Generator, Memory, register
+from depl0.gates.generators.presets import Preset
 
 
 @register("fc")
@@ -101,3 +102,105 @@ class FCTanh(TwoLayerFC):
     def activation(self, hidden: Tensor) -> Tensor:
         """Return tanh(hidden)."""
         return torch.tanh(hidden)
+
+
+@register("independent")
+@final
+class Independent(Generator):
+    """Computes log α = b: one free, unbounded number for each gate (Louizos et al., 2018)."""
+
+    def build(self, rng: torch.Generator | None) -> None:
+        """Create one flat vector for all gates."""
+        self.log_alpha = nn.Parameter(torch.empty(sum(self.sizes), dtype=torch.float32))
+        for group in self.order():
+            draw_output_bias(self.bias(group), self.preset, rng)
+
+    def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Return one group's log α, which does not depend on the previous group."""
+        return self.bias(group), memory
+
+    def bias(self, group: int) -> Tensor:
+        """Return the group's part of the flat vector."""
+        return self.log_alpha.narrow(0, sum(self.sizes[:group]), self.sizes[group])
+
+    def forward(self) -> Tensor:
+        """Return the flat log α of all gates in plan order."""
+        return self.log_alpha.view(-1)
+
+    def on_gates(self, draw: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Return the same log α as :meth:`forward`, because no gate depends on another one."""
+        return self.log_alpha.view(-1)
+
+    @torch.no_grad()
+    def start_from(self, log_alpha: Tensor) -> None:
+        """Set the parameters to this flat log α."""
+        self.log_alpha.copy_(self._checked_start(log_alpha))
+
+
+# -- layers ------------------------------------------------------------------------------------------------------------
+
+
+@final
+class Affine(nn.Module):
+    """Computes W·x + b of one vector; with ``mean``, W·x is divided by the input size.
+
+    Parameters are created uninitialised.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, mean: bool) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(outputs, inputs, dtype=torch.float32))
+        self.bias = nn.Parameter(torch.empty(outputs, dtype=torch.float32))
+        self.inputs = inputs
+        self.mean = mean
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return W·x + b."""
+        # Scaling the vector is cheaper than addmv's alpha, which costs a multiplication of the whole matrix backward.
+        return torch.addmv(self.bias, self.weight, x * (1 / self.inputs) if self.mean else x)
+
+
+def output_layer(inputs: int, outputs: int, preset: Preset, rng: torch.Generator | None) -> Affine:
+    """Create the output layer, which computes log α. If the preset has a start, ``start_from`` must set its bias."""
+    layer = Affine(inputs, outputs, mean=preset.mean_input)
+    with torch.no_grad():
+        draw_output_weight(layer.weight, preset, rng)
+        draw_output_bias(layer.bias, preset, rng)
+    return layer
+
+
+def hidden_layer(inputs: int, outputs: int, preset: Preset, rng: torch.Generator | None) -> Affine:
+    """Create a hidden layer."""
+    layer = Affine(inputs, outputs, mean=preset.mean_input)
+    with torch.no_grad():
+        layer.weight.copy_(_as_linear(layer.weight, preset, rng))
+        if preset.start is None:
+            layer.bias.normal_(preset.bias_mean, preset.bias_std, generator=rng)
+        else:
+            layer.bias.uniform_(-1 / math.sqrt(inputs), 1 / math.sqrt(inputs), generator=rng)
+    return layer
+
+
+@torch.no_grad()
+def draw_output_weight(weight: Tensor, preset: Preset, rng: torch.Generator | None) -> None:
+    """Initialise the weight of an output layer, of shape (outputs, inputs)."""
+    if preset.initial_weight is None:
+        weight.copy_(_as_linear(weight, preset, rng))
+    else:
+        weight.uniform_(-preset.initial_weight, preset.initial_weight, generator=rng)
+
+
+@torch.no_grad()
+def draw_output_bias(bias: Tensor, preset: Preset, rng: torch.Generator | None) -> None:
+    """Initialise the bias of an output layer."""
+    if preset.start is None:
+        bias.normal_(preset.bias_mean, preset.bias_std, generator=rng)
+    else:
+        bias.zero_()
+
+
+def _as_linear(weight: Tensor, preset: Preset, rng: torch.Generator | None) -> Tensor:
+    """Sample a weight whose W·x has the scale of a fresh ``torch.nn.Linear``, even if W·x is a mean."""
+    inputs = weight.shape[1]
+    limit = math.sqrt(inputs) if preset.mean_input else 1 / math.sqrt(inputs)
+    return torch.empty_like(weight).uniform_(-limit, limit, generator=rng)

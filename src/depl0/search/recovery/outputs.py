@@ -130,13 +130,14 @@ def _checked(axis: Axis, name: str, output: Tensor) -> int | None:
         return 1
     if axis is None:
         return None
-    if isinstance(axis, bool) or not isinstance(axis, int) or not 0 < axis % max(output.dim(), 1) < output.dim():
+    dims = output.dim()
+    if isinstance(axis, bool) or not isinstance(axis, int) or not -dims < axis < dims or axis == 0:
         raise InputError(
             f"class_axis must be an axis of output {name!r}, which has shape {tuple(output.shape)}, "
             f"got {axis!r} instead.",
             hint="1 for images and pixels, -1 for tokens, None if outputs are not class scores.",
         )
-    return axis % output.dim()
+    return axis % dims
 
 
 @torch.no_grad()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import count, islice
 from typing import Any, final
 
 import torch
@@ -100,8 +100,10 @@ def distill(
         blocks = BLOCKS if comparison.has_classes else VALUE_BLOCKS
     loss = DistillationLoss(original, weight=1.0, soft=soft or comparison.loss(), blocks=blocks, kept=kept)
 
+    step = count(1)
+
     def objective(batch: Any) -> Tensor:
-        return _distil(pruned, loss, augmented(batch, augment))
+        return _distil(pruned, loss, augmented(batch, augment, f"in step {next(step)} of the recovery"))
 
     size = min(BATCH_SIZE, training_batch(pruned, ExampleInputs.of(held_out[0])))
     with isolated_random(0):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.distributed import all_reduce_mean, broadcast_buffers
-from depl0._util.process import with_user_defaults
 from depl0._util.random import isolated_random
+from depl0._util.user_code import call_of_user
 from depl0.gated import GatedModel
 from depl0.host.inputs import output_tensors
 from depl0.host.network import evaluation_mode
@@ -50,7 +50,7 @@ def judged(gated: GatedModel, calibration: Calibration) -> Tensor | None:
         return None
     with evaluation_mode(gated):
         losses = [
-            with_user_defaults(calibration.loss, call(gated, inputs), targets)
+            call_of_user("loss", "while gates were frozen", calibration.loss, call(gated, inputs), targets)
             for inputs, targets in calibration.pairs(calibration.judge)
         ]
     return torch.stack(losses).mean()
