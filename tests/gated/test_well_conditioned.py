@@ -75,19 +75,6 @@ def test_the_published_forms_do_not(planned: tuple[nn.Module, Plan], preset: str
     assert spread_of_open_probability(gated) > 0.5
 
 
-def test_the_published_form_is_saturated(planned: tuple[nn.Module, Plan]) -> None:
-    """Its gates have no gradient to the pre-activations that are trained."""
-
-    def gradient_of_biases(preset: str) -> float:
-        gated = gates_on(planned, "fc", preset=preset)
-        biases = [gated.generator.bias(group) for group in range(len(gated.plan.groups))]
-        gradients = torch.autograd.grad(gated.log_alpha().sum(), biases)
-        return float(torch.cat(gradients).abs().median()) / gated.generator.preset.bound
-
-    assert gradient_of_biases("paper") < 0.01
-    assert gradient_of_biases("default") > 0.5
-
-
 # -- planted channels ------------------------------------------------------------------------------------------------
 
 

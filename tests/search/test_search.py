@@ -369,7 +369,10 @@ class Mine:
 
 def test_an_error_of_a_users_function_names_it_and_the_step() -> None:
     images = [inputs for inputs, _ in BATCHES]
-    example, error = images[0][:1], r", {} 'Mine' failed at .*test_search.py:\d+: ZeroDivisionError: a mistake of mine"
+    example, error = (
+        images[0][:1],
+        r", {} 'Mine' failed at .*test_search.py, line \d+: ZeroDivisionError: a mistake of mine",
+    )
     with pytest.raises(InputError, match="on the first batch, before anything was done" + error.format("augment")):
         depl0.prune(Net(), example, budget=0.5, data=images, augment=Mine(0), quiet=True)
     with pytest.raises(InputError, match="in step 2 of the recovery" + error.format("augment")):

@@ -36,10 +36,6 @@ def random_problem(seed: int, *, groups: int = 4, choices: int = 4) -> Knapsack:
     return Knapsack(values, tables, least + draw.uniform(0.02, 0.9) * (dense - least))
 
 
-def all_choices(problem: Knapsack) -> list[list[int]]:
-    return [list(places) for places in itertools.product(*map(range, problem.costs.sizes))]
-
-
 @pytest.mark.parametrize("choices", [3, 4, 5])
 @pytest.mark.parametrize("seed", range(10))
 def test_nearly_as_good_as_brute_force(seed: int, choices: int) -> None:

@@ -75,16 +75,6 @@ def test_without_a_budget_each_group_goes_to_the_nearest_multiple(seed: int, rou
         assert abs(now - was) <= max(round_to / 2, round_to - was, group.size - was if now == group.size else 0)
 
 
-def test_room_that_is_left_is_used() -> None:
-    gated = given_scores(1)
-    frozen = select_gates(gated.snapshot(), gated.config.changed(budget=0.6, round_to=4))
-    for group in gated.plan.groups:  # no group can have four more
-        more = frozen.gates.clone()
-        closed = (more[group.gates] == 0).nonzero().flatten()[:4] + group.offset
-        more[closed] = 1.0
-        assert not len(closed) or gated.snapshot().share(more > 0, "macs") > 0.6, group.name
-
-
 @pytest.mark.parametrize("round_to", ROUND_TO)
 @pytest.mark.parametrize("seed", range(3))
 def test_gates_that_go_early_leave_whole_steps(seed: int, round_to: int) -> None:

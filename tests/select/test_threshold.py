@@ -110,28 +110,6 @@ def test_no_move_of_the_scores_changes_the_expected_cost(gated: GatedModel, frac
     threshold.expected.float()
 
 
-def test_the_gradient_is_that_of_the_threshold_that_moves(gated: GatedModel) -> None:
-    threshold = make_threshold(gated, 0.5).double()
-    threshold.expected = threshold.expected.double()
-    scores = random_scores(gated).double()
-    threshold.advance(0.8, 0.6)
-
-    def log_alpha_at(values: torch.Tensor) -> torch.Tensor:
-        threshold.solve(values)
-        return threshold(values).detach()
-
-    weights = torch.randn(len(scores), dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    direction = torch.randn(len(scores), dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    step = 1e-6
-    rise = torch.dot(weights, log_alpha_at(scores + step * direction) - log_alpha_at(scores - step * direction))
-    threshold.solve(scores)
-    threshold.follow(scores)
-    leaf = scores.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(torch.dot(weights, threshold(leaf)), leaf)
-    assert float(torch.dot(gradient, direction)) == pytest.approx(float(rise) / (2 * step), rel=1e-3)
-    threshold.expected.float()
-
-
 @pytest.mark.parametrize("of", ["macs", "params"])
 def test_value_and_gradient_equal_autograd(gated: GatedModel, of: str) -> None:
     p = torch.rand(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)).requires_grad_()
@@ -140,21 +118,6 @@ def test_value_and_gradient_equal_autograd(gated: GatedModel, of: str) -> None:
     value, closed_form = gated.expected.value_and_gradient(p.detach(), of)
     torch.testing.assert_close(value, cost.detach())
     torch.testing.assert_close(closed_form, gradient)
-
-
-def test_state_round_trip(gated: GatedModel) -> None:
-    one, other = make_threshold(gated, 0.3), make_threshold(gated, 0.3)
-    _, _, scores = search(gated, one, steps=20, travel=1.0)
-    other.load_state_dict(one.state_dict())
-    other.expect_steps(20)
-    for threshold in (one, other):
-        threshold.advance(0.9, 0.6)
-        threshold.follow(scores)
-    assert torch.equal(one(scores), other(scores))
-    leaves = [scores.clone().requires_grad_() for _ in range(2)]
-    for threshold, leaf in zip((one, other), leaves, strict=True):
-        threshold(leaf)[0].backward()
-    assert torch.equal(leaves[0].grad, leaves[1].grad)  # type: ignore[arg-type]
 
 
 def test_target_and_sharpness_depend_on_the_fraction_alone(gated: GatedModel) -> None:
