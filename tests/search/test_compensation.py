@@ -97,9 +97,16 @@ def test_a_residual_group_with_two_readers() -> None:
     torch.testing.assert_close(gated(batches[1]), wanted, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(gated.extract()(batches[1]), gated(batches[1]))
     assert {"inner", "wide"} <= {entry.layer for entry in report.fitted}
-    assert {r.layer: r.reason for r in report.refused} == {
-        "depthwise": "a grouped convolution: its inputs are closed together with its own channels"
-    }
+    assert not report.refused
+
+
+def test_a_depthwise_layer_follows_its_changed_inputs() -> None:
+    torch.manual_seed(0)
+    host, batches = Coupled(), inputs(2, 6, 6, count=8)
+    gated = gated_of(host, batches)
+    report = compensate(gated, closing(gated, 0, 1), batches)
+    depthwise = next(entry for entry in report.fitted if entry.layer == "depthwise")
+    assert 0 < depthwise.after < 0.98 * depthwise.before
 
 
 @pytest.mark.usefixtures("exact")

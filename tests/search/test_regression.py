@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from depl0.search.recovery.regression import Moments, ridge
+from depl0.search.recovery.regression import Moments, fit_depthwise, ridge
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -26,3 +26,18 @@ def test_moments_of_rows_far_from_zero_keep_their_precision(centred: bool) -> No
     fitted = ridge(gram, moments.cross, torch.zeros(3, 24, dtype=torch.float64))
     error = moments.error(fitted, moments.wanted_mean - fitted @ moments.mean)
     assert float((error / moments.energy).max()) < 0.02
+
+
+def test_filters_of_scaled_and_shifted_channels_are_fitted_exactly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("depl0.search.recovery.regression.DAMPING", 1e-12)
+    rng = torch.Generator().manual_seed(0)
+    was, weight = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((400, 3, 9), (3, 1, 3, 3)))
+    scale, shift = torch.tensor([[2.0], [0.5], [4.0]]).double(), torch.tensor([[1.0], [-2.0], [3.0]]).double()
+    is_open = torch.tensor([True, True, False])
+    parts = [(part * scale + shift, part) for part in was.split(150)]
+    fit = fit_depthwise(weight, parts, is_open, has_constant=True)
+    wanted = torch.where(is_open.view(3, 1, 1, 1), weight / scale.view(3, 1, 1, 1), weight)
+    torch.testing.assert_close(fit.weight, wanted)
+    constant = -(shift / scale)[:, 0] * weight.sum((1, 2, 3)) * is_open
+    torch.testing.assert_close(fit.constant, constant)
+    assert fit.before > 0.1 and fit.after < 1e-9

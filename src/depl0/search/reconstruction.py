@@ -221,7 +221,11 @@ class Look:
         every, _ = find_consumers(self._plan, self._host)
         self._order, added = order_and_added(self._network, inputs[0].first())
         self._added = added_consumers(self._host, every, added)
-        self._consumers = {weight: consumer for weight, consumer in every.items() if bool((consumer.gates >= 0).any())}
+        self._consumers = {
+            weight: consumer
+            for weight, consumer in every.items()
+            if not consumer.depthwise and bool((consumer.gates >= 0).any())
+        }
         self._profile = profile(self._network, inputs[0], self._added)
         self.pieces = pieces(inputs, self._profile.piece())
         self._held = self._profile.held(self.pieces)

@@ -5,17 +5,18 @@ which closed channels are zero and the other channels are changed by earlier cut
 
     W' = argmin E|Y - W'·P' - c|² + λ|W' - W|²
 
-over the open columns, from calibration inputs alone. The constant c is added to its bias or to the running mean of the
-following batch norm. Layers are refitted in order of execution, so that every layer is fitted to its actual inputs. A
-layer whose output is only added to a shortcut also compensates for errors of the shortcut. A layer that reads tokens
-does not, because that overfits, and its errors are relative to the size of each token's sum.
+over the open columns, from calibration inputs alone; in a depthwise layer, every filter is fitted to its own channel.
+The constant c is added to its bias or to the running mean of the following batch norm. Layers are refitted in order of
+execution, so that every layer is fitted to its actual inputs. A layer whose output is only added to a shortcut also
+compensates for errors of the shortcut. A layer that reads tokens does not, because that overfits, and its errors are
+relative to the size of each token's sum.
 
 Only weights of the host change, so that an extracted network still computes the outputs of the gated model.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -31,6 +32,7 @@ from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs, without_cache
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.consumers import (
+    ELEMENTS,
     ConsumerLayer,
     Refused,
     added_consumers,
@@ -48,7 +50,7 @@ from depl0.search.recovery.consumers import (
 )
 from depl0.search.recovery.lockstep import Event, LayerCall, Stepper, Sum, order_and_added
 from depl0.search.recovery.memory import FreedMemory, activations_for, pieces, profile
-from depl0.search.recovery.regression import Fit, Moments, fit_channels, fit_patches, is_wide
+from depl0.search.recovery.regression import Fit, Moments, fit_channels, fit_depthwise, fit_patches, is_wide
 
 _CallPairs: TypeAlias = "list[tuple[LayerCall, LayerCall]]"
 """For every batch: a layer's call in the original network, and in the network to be cut."""
@@ -249,9 +251,14 @@ class _Run:
         if torch.equal(was_open, is_open) and (consumer.tied or all(torch.equal(a, b) for a, b in read)):
             return
         weight = self.host.get_parameter(consumer.weight).detach().double().cpu()
-        # Columns of gates that were closed until now start from zero.
-        weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
-        if is_wide(weight):
+        if not consumer.depthwise:  # columns of gates that were closed until now start from zero
+            weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
+        if consumer.depthwise:
+            if calls[0][1].argument("groups", 1) != len(weight):  # several filters read a channel
+                return
+            inputs = _patches_of_channels(calls, weight)
+            fit = fit_depthwise(weight, inputs, is_open, has_constant=consumer.constant is not None)
+        elif is_wide(weight):
             seen = self._moments(consumer, calls, None, weight, by_channel=True)
             fit = fit_channels(weight, seen, is_open)
         else:
@@ -298,8 +305,8 @@ class _Run:
     def _write(self, consumer: ConsumerLayer, fit: Fit, is_open: Tensor) -> None:
         """Record the new weight and constant, and write them, multiplied by their gates, into the running copy."""
         old = self.host.get_parameter(consumer.weight).detach()
-        column = [1, -1, *[1] * (old.dim() - 2)]
-        row = [-1, 1, *column[2:]]
+        row = [-1, *[1] * (old.dim() - 1)]
+        column = row if consumer.depthwise else [1, -1, *row[2:]]
         weight = torch.where(is_open.view(column).to(old.device), fit.weight.to(old), old)
         rows, columns = (factors(self.plan, consumer, self.after).to(old) for factors in (out_factors, in_factors))
         self._note(consumer.weight, weight, weight * rows.view(row) * columns.view(column))
@@ -318,6 +325,15 @@ class _Run:
         self.changed[name] = value
         with torch.no_grad():
             _tensor(self.cut, name).copy_(gated)
+
+
+def _patches_of_channels(calls: _CallPairs, weight: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the current and the former inputs of a depthwise layer, (rows, channels, kernel positions)."""
+    kernel = weight[0, 0].numel()
+    rows = max(64 * kernel, ELEMENTS // (4 * weight.numel())) // len(calls)
+    for number, (dense, cut) in enumerate(calls):
+        places = choose_places(cut, rows, seed=number)
+        yield patches(cut, places).unflatten(1, (-1, kernel)), patches(dense, places).unflatten(1, (-1, kernel))
 
 
 def _close(pair: tuple[Stepper, Stepper]) -> None:

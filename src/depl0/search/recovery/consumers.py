@@ -41,6 +41,8 @@ class ConsumerLayer:
     """The batch norm that is the only consumer of the layer's output."""
     tied: bool = False
     """True if the weight is also used in an embedding."""
+    depthwise: bool = False
+    """True if every filter reads only its own channel, which is closed together with it."""
 
 
 @final
@@ -63,11 +65,12 @@ def find_consumers(plan: Plan, host: nn.Module) -> tuple[dict[str, ConsumerLayer
     for use in plan.uses:
         weight = use.out_axis[0]
         reason = None
-        if use.in_axis is None:
+        depthwise = use.in_axis is None and parameters[weight].shape[1] == 1
+        if use.in_axis is None and not depthwise:
             reason = "a grouped convolution: its inputs are closed together with its own channels"
-        elif use.groups > 1:
+        elif use.in_axis is not None and use.groups > 1:
             reason = "a grouped convolution: its filters do not see the same inputs"
-        elif use.in_axis[1] == 0:
+        elif use.in_axis is not None and use.in_axis[1] == 0:
             reason = "a transposed convolution"
         elif calls[weight] > 1:
             reason = f"its weight is used {calls[weight]} times in one pass"
@@ -75,18 +78,19 @@ def find_consumers(plan: Plan, host: nn.Module) -> tuple[dict[str, ConsumerLayer
             reason = f"its weight is shared under {shared[weight]} names"
         elif not parameters[weight].is_floating_point():
             reason = f"its weight is {parameters[weight].dtype}"
-        if reason is not None or use.in_axis is None:
-            refused.setdefault(weight, Refused(use.layer, reason or ""))
+        if reason is not None:
+            refused.setdefault(weight, Refused(use.layer, reason))
             continue
-        norm = plan.norm_after.get(use.layer)
+        norm, read = plan.norm_after.get(use.layer), use.in_axis or use.out_axis
         consumers[weight] = ConsumerLayer(
             use.layer,
             weight,
-            plan.axes.get(use.in_axis, torch.full((use.in_size,), NO_GATE)),
+            plan.axes.get(read, torch.full((use.out_size if depthwise else use.in_size,), NO_GATE)),
             plan.axes.get(use.out_axis, torch.full((use.out_size,), NO_GATE)),
             _constant(host, weight, norm if norm is not None and norms[norm] == 1 else None, shared),
             norm,
             tied=shared[weight] > 1,
+            depthwise=depthwise,
         )
     return consumers, list(refused.values())
 
@@ -120,7 +124,11 @@ def added_consumers(host: nn.Module, consumers: Mapping[str, ConsumerLayer], add
         norm = host.get_submodule(consumer.norm)
         return normed and isinstance(norm, _BatchNorm) and norm.running_var is not None
 
-    return [weight for weight, normed in added.items() if weight in consumers and is_known(consumers[weight], normed)]
+    return [
+        weight
+        for weight, normed in added.items()
+        if weight in consumers and not consumers[weight].depthwise and is_known(consumers[weight], normed)
+    ]
 
 
 def output_scale(host: nn.Module, consumer: ConsumerLayer) -> Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import final
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from depl0.errors import InputError
 
@@ -163,6 +165,37 @@ def fit_channels(weight: Tensor, seen: Moments, is_open: Tensor) -> Fit:
     before, after = (_share(part * share, seen.energy * share) for part in error)
     new = torch.einsum("ock,cd->odk", filters, by_open).reshape(weight.shape)
     return Fit(new, torch.einsum("ock,c->o", filters, constant), before, after)
+
+
+def fit_depthwise(
+    weight: Tensor, patches: Iterable[tuple[Tensor, Tensor]], is_open: Tensor, *, has_constant: bool
+) -> Fit:
+    """Fit the filters of the open channels of a depthwise convolution, each of which reads one channel.
+
+    Args:
+        weight: the layer's weight, (channels, 1, kernel …), float64.
+        patches: parts of the current and of the former inputs, (rows, channels, kernel positions).
+        is_open: mask of the remaining channels.
+        has_constant: if True, a constant is fitted too.
+    """
+    old = functional.pad(weight.flatten(1), (0, 1))  # the last entry is the constant
+    gram, cross, energy, total, count = torch.zeros(1), torch.zeros(1), torch.zeros(1), torch.zeros(1), 0
+    for seen, was in patches:
+        wanted = (was.double().cpu() * old[:, :-1]).sum(2)
+        rows = functional.pad(seen.double().cpu(), (0, 1), value=float(has_constant))
+        gram = gram + torch.einsum("rci,rcj->cij", rows, rows)
+        cross = cross + torch.einsum("rci,rc->ci", rows, wanted)
+        energy, total, count = energy + wanted.square().sum(0), total + wanted.sum(0), count + len(rows)
+    strength = DAMPING * gram.diagonal(dim1=1, dim2=2)[:, :-1].mean(1, keepdim=True).clamp_min(1e-30)
+    strength = strength * torch.cat([torch.ones_like(old[0, :-1]), torch.full((1,), 1e-6, dtype=old.dtype)])
+    new = torch.linalg.solve(gram + strength.diag_embed(), cross + strength * old)
+    new = torch.where(is_open[:, None], new, old)
+    spread = (energy - total.square() / count)[is_open].sum().clamp_min(1e-30)
+    errors = [
+        energy - 2 * (each * cross).sum(1) + torch.einsum("ci,cij,cj->c", each, gram, each) for each in (old, new)
+    ]
+    before, after = (float(error[is_open].sum() / spread) for error in errors)
+    return Fit(new[:, :-1].reshape(weight.shape), new[:, -1], before, after)
 
 
 def _solve(old: Tensor, seen: Moments, columns: Tensor, strength: float | None = None) -> tuple[Tensor, Tensor]:
