@@ -69,9 +69,5 @@ class ExportError(Depl0Error):
     """A network cannot be exported to a format, or the exported file computes different outputs."""
 
 
-class FixedBatchError(ExportError):
-    """A network only accepts batches of one size."""
-
-
 class DivergedError(TrainingError):
     """A training produced NaN or infinite values."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import onnx
@@ -62,31 +61,29 @@ def largest_weight(data: bytes) -> int:
 @pytest.mark.parametrize(
     ("machine", "flags", "bits"),
     [
-        ("x86_64", "fpu avx avx2", 7),
-        ("x86_64", "avx2 avx512_vnni", 8),
-        ("AMD64", "avx2 avx_vnni", 8),
+        ("x86_64", "flags : fpu avx avx2", 7),
+        ("x86_64", "flags : avx2 avx512_vnni", 8),
+        ("AMD64", "flags : avx2 avx_vnni", 8),
         ("AMD64", None, 7),
         ("aarch64", None, 8),
     ],
 )
-def test_weights_have_seven_bits_where_eight_would_saturate(
-    network: nn.Module, monkeypatch: pytest.MonkeyPatch, machine: str, flags: str | None, bits: int
+def test_processors_without_vnni_get_weights_of_seven_bits(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, machine: str, flags: str | None, bits: int
 ) -> None:
-    """255·127 + 255·127 does not fit into 16 bits, in which x86 without VNNI adds; 255·64 + 255·64 does."""
-
-    def read() -> str:
-        if flags is None:
-            raise FileNotFoundError
-        return f"model name\t: one\nflags\t\t: {flags}\n"
-
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"model name\t: one\n{flags}\n")
     monkeypatch.setattr(int8.platform, "machine", lambda: machine)
-    monkeypatch.setattr(int8, "CPUINFO", SimpleNamespace(read_text=read))
-    found = quantize_onnx(network, IMAGES[:1], [IMAGES], dynamic_batch=True)
-    assert found.weight_bits == bits
-    assert largest_weight(found.data) == {7: 64, 8: 127}[bits] and 2 * 255 * 64 < 2**15 < 2 * 255 * 127
-    assert largest_weight(quantize_onnx(network, IMAGES[:1], [IMAGES], weight_bits=7).data) == 64
-    with pytest.raises(InputError, match="weight_bits must be 7 or 8, or be left out, got 4 instead"):
-        quantize_onnx(network, IMAGES[:1], [IMAGES], weight_bits=4)
+    monkeypatch.setattr(int8, "CPUINFO", tmp_path / "cpuinfo")
+    assert int8.bits_without_saturation() == bits
+
+
+@pytest.mark.parametrize(("bits", "largest"), [(7, 64), (8, 127)])
+def test_weights_of_seven_bits_cannot_saturate(network: nn.Module, bits: int, largest: int) -> None:
+    """255·127 + 255·127 does not fit into 16 bits, in which x86 without VNNI adds; 255·64 + 255·64 does."""
+    found = quantize_onnx(network, IMAGES[:1], [IMAGES], dynamic_batch=True, weight_bits=bits)
+    assert (found.weight_bits, largest_weight(found.data)) == (bits, largest)
+    assert (2 * 255 * largest < 2**15) == (bits == 7)
 
 
 def test_fixed_batch_size_is_run_in_parts(network: nn.Module) -> None:
@@ -135,6 +132,8 @@ def test_failures_say_what_failed_and_write_nothing(
         quantize_onnx(nn.ReLU(), IMAGES[:1], [IMAGES], path)
     with pytest.raises(InputError, match="max_drop must be a number of at least 0, got -1"):
         quantize_onnx(network, IMAGES[:1], [IMAGES], path, max_drop=-1)
+    with pytest.raises(InputError, match="weight_bits must be 7 or 8, or be left out, got 4 instead"):
+        quantize_onnx(network, IMAGES[:1], [IMAGES], path, weight_bits=4)
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise ValueError("no ranges today")
@@ -159,13 +158,3 @@ def test_file_is_checked_by_another_process_and_a_full_disk_leaves_nothing(netwo
 
     with pytest.raises(ExportError, match=r"differs by .* \(allowed 0\.05\)"):
         write_checked(Int8Onnx(found.data, other), request, tmp_path / "b.onnx")
-
-
-def test_what_is_printed_is_a_line() -> None:
-    network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU()).eval()
-    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    found = quantize_onnx(network, images[:1], [images], score=lambda run: 91.5)
-    assert str(found) == f"int8 file of {len(found.data):,} bytes with weights of {found.weight_bits} bits, " + (
-        "91.5 in float, 91.5 in int8"
-    )
-    assert len(repr(found)) < 200

@@ -88,9 +88,8 @@ def export_onnx(
 
     Raises:
         ExportError: the network uses an operator that ONNX lacks, or is too large for one file.
-        FixedBatchError: with ``dynamic_batch``, the network fixes its batch size.
         InputError: the opset is not one that the network can be written in.
-        TraceError: the network cannot be recorded.
+        TraceError: the network cannot be recorded, with ``dynamic_batch`` perhaps because it fixes its batch size.
 
     Example:
         >>> import torch

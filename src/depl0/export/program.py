@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +10,7 @@ from torch.export import Dim, ExportedProgram
 from torch.utils import _pytree as pytree
 
 from depl0.analysis.recording import quiet, user_frame
-from depl0.errors import FixedBatchError, TraceError
+from depl0.errors import TraceError
 from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host, first_line, run_checked
@@ -32,41 +31,22 @@ def capture(module: nn.Module, example: ExampleInputs | Tensor, *, dynamic_batch
     shapes = None
     if dynamic_batch:
         inputs = inputs.twice()
-        shapes = free_batch(copied, inputs)
+        batch, bound = Dim(BATCH), inspect.signature(copied.forward).bind(*inputs.args, **inputs.kwargs)
+        shapes = pytree.tree_map(
+            lambda leaf: {0: batch} if isinstance(leaf, Tensor) and leaf.dim() > 0 else None, dict(bound.arguments)
+        )
     try:
         with quiet(), torch.no_grad():
             return torch.export.export(copied, inputs.args, inputs.kwargs, dynamic_shapes=shapes, strict=False)
     except Exception as error:
-        name = type(module).__name__
-        if dynamic_batch and _runs_without(copied, inputs):
-            raise FixedBatchError(
-                f"{name} fixes its batch size: {first_line(error)}{user_frame(error)}",
-                hint="export without dynamic_batch, or use x.flatten(1) and -1 instead of a number of images.",
-            ) from error
+        free = " with a free batch size" if dynamic_batch else ""
         raise TraceError(
-            f"the evaluation pass of {name} cannot be recorded: {first_line(error)}{user_frame(error)}",
-            hint="forward must not branch on the values of tensors (if x.sum() > 0, .item(), .tolist()).",
+            f"the evaluation pass of {type(module).__name__} cannot be recorded{free}: "
+            f"{first_line(error)}{user_frame(error)}",
+            hint="export without dynamic_batch, or use x.flatten(1) and -1 instead of a number of images."
+            if dynamic_batch
+            else "forward must not branch on the values of tensors (if x.sum() > 0, .item(), .tolist()).",
         ) from error
-
-
-def free_batch(module: nn.Module, inputs: ExampleInputs) -> dict[str, Any]:
-    """Return the ``dynamic_shapes`` of ``torch.export`` that leave the first dimension of every input free."""
-    batch = Dim(BATCH)
-    bound = inspect.signature(module.forward).bind(*inputs.args, **inputs.kwargs)
-    free = pytree.tree_map(
-        lambda leaf: {0: batch} if isinstance(leaf, Tensor) and leaf.dim() > 0 else None, dict(bound.arguments)
-    )
-    return dict(free)
-
-
-def _runs_without(module: nn.Module, inputs: ExampleInputs) -> bool:
-    """Return True if the network can be recorded with a fixed batch size."""
-    try:
-        with quiet(), torch.no_grad():
-            torch.export.export(module, inputs.args, inputs.kwargs, strict=False)
-    except Exception:
-        return False
-    return True
 
 
 def input_names(program: ExportedProgram) -> list[str]:
