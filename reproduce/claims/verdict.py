@@ -200,7 +200,7 @@ def forest(found: Mapping[str, Difference], file: Path) -> None:
         figure.savefig(file, metadata={"Date": None})
 
 
-def write(rows: Rows, out: Path, figure: Path) -> str:
+def write(rows: Rows, out: Path, plot: Path) -> str:
     """Write README.md and the forest plot; return the page."""
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
@@ -231,8 +231,8 @@ def write(rows: Rows, out: Path, figure: Path) -> str:
                 parts.append(f"{name} at the MACs of the first: {found} points, n = {found.n}: {verdict(found)}.")
                 plotted[f"{name}, {epochs} epochs"] = found
     if plotted:
-        forest(plotted, figure)
-        parts.insert(0, f"![Differences in test accuracy, with 95 % intervals]({os.path.relpath(figure, out)})")
+        forest(plotted, plot)
+        parts.insert(0, f"![Differences in test accuracy, with 95 % intervals]({os.path.relpath(plot, out)})")
     note = out / "note.md"
     compared = [row for row in rows if row["seed"] != CHOICE_SEED]
     versions = sorted(
