@@ -64,7 +64,7 @@ def _check_values(model: nn.Module) -> None:
         check_whole(tensor)
         if is_lazy(tensor):
             raise InputError(
-                f"{name} has no shape yet.", hint="run the network once, so that its lazy layers know their sizes."
+                f"{name} has no shape yet.", hint="run the network once, which sets the sizes of its lazy layers."
             )
         if tensor.is_meta:
             raise InputError(

@@ -210,12 +210,12 @@ def recipe_for(model: str | None, data: str | None, recipe: str | None = None, *
         return catalog.get("digits")
     if data is None:
         raise InputError(
-            f"--model {model} needs data.", hint="say --data folder:DIR, cifar10:DIR, file.py:make or digits."
+            f"--model {model} needs data.", hint="pass --data folder:DIR, cifar10:DIR, file.py:make or digits."
         )
     if model is None:
         raise InputError(
             f"--data {data} needs a network.",
-            hint="say --model resnet20, torchvision:resnet18, timm:… or file.py:make, or name a recipe first (depl0 "
+            hint="pass --model resnet20, torchvision:resnet18, timm:… or file.py:make, or name a recipe first (depl0 "
             "recipes lists them).",
         )
     own = catalog.for_trained(catalog.get("custom")) if trained else catalog.get("custom")

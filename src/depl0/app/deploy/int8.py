@@ -66,7 +66,7 @@ def recipe_with_data(path: Path, data: str | None = None, task: str | None = Non
     if data is None:
         raise InputError(
             f"int8 needs calibration images and a test set, and {path} is a compact network without its run.",
-            hint="say --data (and --task, if it is not classification), or call depl0.export.quantize_onnx.",
+            hint="pass --data (and --task, if it is not classification), or call depl0.export.quantize_onnx.",
         )
     return with_overrides(catalog.get("custom"), given)
 
@@ -78,7 +78,7 @@ def open_images(recipe: Recipe) -> Data:
     except (DataError, InputError) as error:
         raise InputError(
             f"int8 needs calibration images, and the data of the run cannot be opened: {error.message}",
-            hint="say where it is now: --data, or options.data.",
+            hint="pass their present location: --data, or options.data.",
         ) from error
 
 

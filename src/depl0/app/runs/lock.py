@@ -26,7 +26,7 @@ def locked(folder: Path) -> Iterator[None]:
     except OSError as error:
         raise InputError(
             f"the run folder {folder} cannot be written to: {error.strerror or error}.",
-            hint="choose another --out, or make room and give yourself the right to write there.",
+            hint="choose another --out, or free disk space and check the permissions of the folder.",
         ) from error
     try:
         yield

@@ -104,7 +104,7 @@ def run_process(
         failure: dict[str, Any] = json.loads(said.splitlines()[-1])
     except (IndexError, ValueError):
         raise LostWorkerError(
-            f"the process of {name} ended with code {process.returncode}.", hint=f"what it printed is in {log}."
+            f"the process of {name} ended with code {process.returncode}.", hint=f"its output is in {log}."
         ) from None
     return failure
 

@@ -116,10 +116,10 @@ def check_above_chance(session: Session, score: float) -> None:
     more = ", …." if classes > 5 else "."
     raise InputError(
         f"the trained weights score {score:.1f} % on {recipe.data.spec}, and guessing scores {chance:.1f} %: are its "
-        f"images prepared as those that the network was trained on? They come as {info.shape}"
+        f"images prepared as those that the network was trained on? Their shape is {info.shape}"
         f" ({_reading(info) or 'as your code gives them'}).{names + more if names else ''}",
-        hint="set what the network was trained with: --set 'data.image_size=[48, 80]' (height, width), data.mean and "
-        "data.std; to go on all the same: --set model.allow_chance=true.",
+        hint="use the preparation of the training: --set 'data.image_size=[48, 80]' (height, width), data.mean and "
+        "data.std. To continue anyway: --set model.allow_chance=true.",
     )
 
 
