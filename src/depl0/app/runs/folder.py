@@ -189,7 +189,7 @@ def find_compact(path: Path) -> tuple[Path, Path | None]:
         if (compact / "compact.json").is_file():
             return compact, recipe if recipe.is_file() else None
     if (path / "recipe.toml").is_file():
-        raise InputError(f"the run {path} is not finished: it has no compact network yet.", hint="continue it with --resume.")
+        raise InputError(f"the run {path} is not finished: it has no compact network yet.", hint="resume it: --resume.")
     raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")
 
 

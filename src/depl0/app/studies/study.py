@@ -81,7 +81,7 @@ class Study:
                 after_each(outcomes)
                 left = sum(outcome.status in ("half done", "not started") for outcome in outcomes)
                 raise RunInterruptedError(
-                    f"interrupted with {left} of {len(outcomes)} members left; finished ones are kept in {self.folder}.",
+                    f"interrupted with {left} of {len(outcomes)} members left; the others are in {self.folder}.",
                     hint="re-run the same command to continue.",
                 ) from error
         return self.outcomes()
