@@ -6,12 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import Tensor
 
 from depl0.app.data import Data, DataSettings, open_data
 from depl0.app.data.base import Batches
-from tests.support.layouts import write_folder
 
 TWENTY = """
 import torch
@@ -52,18 +49,3 @@ def test_held_out_images_are_training_images_that_are_not_trained_on(twenty: str
 def test_processes_share_it(twenty: str) -> None:
     whole = numbers(opened(twenty, validation=0.2).validation)
     assert [n for rank in (0, 1) for n in numbers(opened(twenty, rank, 2, validation=0.2).validation)] == whole
-
-
-def test_folders(tmp_path: Path) -> None:
-    write_folder(tmp_path / "images")
-    settings = {"image_size": 8, "mean": (0, 0, 0), "std": (1, 1, 1), "augment": "none", "batch_size": 1}
-    every = opened(f"folder:{tmp_path / 'images'}", **settings)
-    data = opened(f"folder:{tmp_path / 'images'}", validation=0.5, **settings)
-
-    def images(*parts: Batches | None) -> list[bytes]:
-        batches: list[Tensor] = [batch for part in parts if part is not None for batch, _ in part.epoch(0)]
-        return sorted(image.numpy().tobytes() for image in torch.cat(batches))
-
-    assert data.info.validation_size > 0
-    assert images(data.train, data.validation) == images(every.train)
-    assert images(data.test) == images(every.test)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from depl0._util.optional import import_torchvision
-from depl0.app.models import build, names
+from depl0.app.models import names
 from depl0.app.models import spec as spec_module
 from depl0.app.models.spec import build_model, check_spec, factory
 from depl0.errors import InputError
@@ -246,12 +246,3 @@ def test_data_that_does_not_know_its_outputs(write):
             factory(spec, **sizes)
     assert build_model(f"{path}:Net", **sizes).out_features == 3  # its own default
     assert "missing a required argument: 'num_classes'" in message_of(f"{path}:make", num_classes=None)
-
-
-# -- the small network -------------------------------------------------------------------------------------------------
-
-
-def test_the_small_network_has_its_size_and_takes_other_images():
-    network = build("small_cnn")
-    assert sum(parameter.numel() for parameter in network.parameters()) == 65_834
-    assert build("small_cnn", num_classes=3, in_channels=3, image_size=32)(torch.zeros(2, 3, 32, 32)).shape == (2, 3)
