@@ -55,17 +55,3 @@ def test_every_budget_is_a_run_of_its_own(type_command: Type, tmp_path: Path) ->
 
 def _summaries(folder: Path, *budgets: str) -> list[dict[str, Any]]:
     return [json.loads((folder / f"budget-{budget}" / "summary.json").read_text()) for budget in budgets]
-
-
-@pytest.mark.usefixtures("weights")
-def test_the_cut_alone(type_command: Type, tmp_path: Path) -> None:
-    typed = type_command(f"{QUICK} --recover 0 --budget 0.5 --out cut")
-    assert typed.code == 0 and "recover" not in typed.err and "equal answers" in typed.out, typed.err
-
-
-def test_several_budgets_need_quick(type_command: Type) -> None:
-    typed = type_command("prune digits --budget 0.5,0.25")
-    assert typed.code == 2 and "--budget takes one fraction here, got 0.5,0.25 instead." in typed.err
-    assert "compare --budgets" in typed.err
-    typed = type_command("prune digits --budget 50")
-    assert typed.code == 2 and "hint: for 50 % write 0.5." in typed.err

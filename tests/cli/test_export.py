@@ -174,12 +174,3 @@ def test_no_path_of_this_machine(type_command: Type, tmp_path: Path) -> None:
         assert typed.code == 0, typed.err
         assert str(tmp_path).encode() not in (tmp_path / f"run.{kind}").read_bytes()
     assert b"own.py:TinyNet" in (tmp_path / "run.onnx").read_bytes()
-
-
-def test_int8_of_a_saved_folder_with_data(type_command: Type) -> None:
-    words = f"export {CHANNELS} --to onnx --int8 --model {MAKE} --max-drop 100 --calibration-images 16"
-    typed = type_command(words)
-    assert typed.code == 2 and "hint: say --data" in typed.err
-    typed = type_command(f"{words} --data digits")
-    assert typed.code == 0, typed.err
-    assert "in int8" in typed.out and Path("channels.int8.onnx").is_file()

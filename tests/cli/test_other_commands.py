@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from depl0._util.optional import import_torchvision
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import parse_recipe
 from tests.cli.conftest import Type
@@ -27,18 +26,6 @@ def test_plan_as_json(type_command: Type) -> None:
     found = json.loads(type_command("plan small_cnn --channels 1 --image-size 8 --classes 3 --json").out)
     assert [group["name"] for group in found["groups"]] == ["conv1", "conv2", "conv3", "conv4"]
     assert found["input_shapes"] == [[1, 8, 8]] and found["macs"] > found["least_macs_count"] > 0
-
-
-def test_plan_of_another_package(type_command: Type) -> None:
-    import_torchvision()
-    typed = type_command("plan timm:test_resnet --image-size 64")
-    assert typed.code == 0, typed.err
-
-
-@pytest.mark.parametrize("model", ["lenet5", "small_cnn"])
-def test_plan_of_images_that_are_not_square(type_command: Type, model: str) -> None:
-    typed = type_command(f"plan {model} --channels 1 --image-size 20x32 --classes 3")
-    assert typed.out.startswith(f"{model} on 1×20×32 images, 3 classes: ")
 
 
 def test_plan_of_a_network_that_knows_its_classes(type_command: Type, tmp_path: Path) -> None:
@@ -82,12 +69,3 @@ def test_help(type_command: Type, words: str) -> None:
     typed = type_command(words)
     assert (typed.code, typed.err) == (0, "")
     assert "Usage: depl0" in typed.out
-
-
-def test_no_words_is_help(type_command: Type) -> None:
-    typed = type_command("")
-    assert "prune" in typed.out + typed.err
-
-
-def test_help_tells_of_debug(type_command: Type) -> None:
-    assert "--debug" in type_command("--help").out

@@ -42,13 +42,6 @@ def test_a_model_may_stand_in_the_place_of_the_recipe(trained: dict[str, Any]) -
         assert with_model({"recipe": recipe, **options}) == {"recipe": recipe, **options}
 
 
-def test_data_alone_ask_for_a_network() -> None:
-    with pytest.raises(InputError, match="--data cifar10:DIR needs a network") as asked:
-        recipe_for(None, "cifar10:DIR")
-    assert "--model resnet20" in str(asked.value.hint)
-    assert recipe_for(None, "cifar10:DIR", "resnet20-cifar10") == get("resnet20-cifar10")
-
-
 def test_a_trained_network_of_ones_own_gets_gentle_rates() -> None:
     for options in ({"weights": "file.pt", "model": "small_cnn"}, {"pretrained": True, "model": "timm:resnet18"}):
         for recipe in ("custom", None):

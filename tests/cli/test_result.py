@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from depl0.app.cli.result import result_table
-from tests.cli.conftest import Type
-from tests.support.other_tasks import write_regression
 from tests.support.summaries import a_summary
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -25,11 +22,6 @@ def first_row(summary: dict[str, Any]) -> str:
     for network in ("dense", "compact"):
         whole[network] = {**whole[network], "latency_ms": 1.0}
     return " ".join(result_table(whole, Path("run")).splitlines()[1].split())
-
-
-def test_accuracy_where_no_metric_is_named() -> None:
-    assert first_row(a_summary(90.43, 0.5, dense=91.73)) == "accuracy 91.73 % 90.43 % -1.30 points"
-    assert first_row(a_summary(90.43, 0.5, dense=None)) == "accuracy not trained 90.43 %"
 
 
 def test_another_metric() -> None:
@@ -55,10 +47,3 @@ def test_latency_with_its_uncertainty() -> None:
     assert latency_row(0.8, 0.9, 0.95).endswith("0.90x as fast (0.80 to 0.95)")
     assert latency_row(0.9, 1.36, 1.9).endswith("1.00 ms no measurable difference (0.90 to 1.90)")
     assert latency_row(1.001, 1.005, 1.01).endswith("no measurable difference (1.00 to 1.01)")
-
-
-def test_a_metric_of_which_less_is_better(type_command: Type, tmp_path: Path) -> None:
-    run = write_regression(tmp_path / "errors")
-    typed = type_command(f"report {run} --format md")
-    assert typed.code == 0
-    assert "| RMSE (lower is better) | 0.5 mm | 0.525 mm | +0.025 mm |" in re.sub(" +", " ", typed.out)

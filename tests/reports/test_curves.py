@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -44,12 +43,6 @@ def test_the_panel_of_the_budget_begins_after_the_warm_up(known: Run) -> None:
     assert epochs_drawn(replace(known, recipe=warm)) == [3, 4]
 
 
-def test_without_a_budget_there_is_no_panel_of_it(known: Run) -> None:
-    fixed = {**known.recipe, "gates": {}, "penalty": {"weight": 1e-6}}
-    assert "threshold" in [panel.name for panel in figures.drawings(known)]
-    assert "threshold" not in [panel.name for panel in figures.drawings(replace(known, recipe=fixed))]
-
-
 def test_moments_are_marked_in_one_panel_alone(known: Run) -> None:
     moments = {"converged", "frozen", "channels cut"}
     marked = [panel.name for panel in figures.drawings(known) if moments & labels(drawn(known, panel.name))]
@@ -78,12 +71,6 @@ def test_a_first_epoch_far_below_is_left_out(tmp_path: Path) -> None:
     assert axes.get_ylim()[0] > 60
 
 
-@pytest.mark.parametrize(("losses", "scale"), [((2.0, 0.001), "log"), ((2.0, 1.5), "linear"), ((2.0, 0.0), "linear")])
-def test_a_loss_that_falls_far_has_a_logarithmic_axis(known: Run, losses: tuple[float, ...], scale: str) -> None:
-    run = changed(known, task_loss=losses * 3)
-    assert drawn(run, "loss").get_yscale() == scale
-
-
 def test_headline(known: Run) -> None:
     assert headline(known) == [
         ("Accuracy", "93.05 %", "dense 93.30 %, −0.25 points"),
@@ -99,11 +86,3 @@ def test_headline_of_an_unfinished_run(tmp_path: Path) -> None:
     assert [number[1:] for number in headline(read_run(folder))] == [
         ("93.00 %", "so far"), ("50.0 %", "left so far"), ("50.0 %", "left so far"), ("–", "not known yet"),
     ]  # fmt: skip
-
-
-def test_headline_of_a_run_without_a_dense_network(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run")
-    summary = json.loads((folder / "summary.json").read_text())
-    summary["dense"]["accuracy"] = None
-    (folder / "summary.json").write_text(json.dumps(summary))
-    assert headline(read_run(folder))[0][2] == "dense network not evaluated"

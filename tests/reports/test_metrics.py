@@ -56,16 +56,6 @@ def test_the_curve_of_an_error(regression: Run, known: Run) -> None:
     assert drawn(known).axes[0].get_title() == "Accuracy"
 
 
-def test_a_bad_first_epoch_does_not_press_the_curve_of_an_error_down(regression: Run) -> None:
-    lines = [{**line, "epoch": place} for place, line in enumerate(regression.epochs * 3, start=1)]
-    lines = [
-        line if place == 0 or line["test_rmse"] < 9 else {**line, "test_rmse": 0.5} for place, line in enumerate(lines)
-    ]
-    many = Run(**{**vars(regression), "epochs": [{**line, "phase": "search"} for line in lines]})
-    low, high = drawn(many).axes[0].get_ylim()
-    assert low < 0.4 and high < 1.0
-
-
 def test_the_page_says_no_accuracy(regression: Run) -> None:
     text = page([regression]).replace(regression.path.as_posix(), "")
     assert "RMSE (lower is better)" in text

@@ -17,11 +17,6 @@ from tests.support.runs import write_run
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
-def test_events_are_no_epochs(known: Run) -> None:
-    assert [line["event"] for line in known.events] == ["convergence", "compaction", "freezing"]
-    assert [line["epoch"] for line in known.epochs] == [1, 2, 3, 4, 1, 2]
-
-
 def test_the_gates_of_a_run(known: Run) -> None:
     assert known.gates is not None
     assert known.gates.epochs == [0, 1, 2, 3, 4]
@@ -40,12 +35,6 @@ def test_gates_that_were_cut_out_are_closed() -> None:
     assert history is not None
     np.testing.assert_allclose(history.groups["a"], [[0.9, 0.1, 0], [0.8, 0.9, 0.91], [0.7, 0.05, 0.06]])
     np.testing.assert_allclose(history.groups["b"], [[0.5, 0.5, 0.4], [0.5, 0.5, 0]])
-
-
-def test_an_epoch_that_was_done_twice_counts_once() -> None:
-    history = read_gates([{"epoch": 0, "open": {"a": [1000]}}, {"epoch": 0, "open": {"a": [250]}}])
-    assert history is not None
-    np.testing.assert_allclose(history.groups["a"], [[0.25]])
 
 
 @pytest.mark.parametrize(

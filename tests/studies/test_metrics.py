@@ -10,7 +10,7 @@ import pytest
 
 from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.studies import compare, pictures, tables
+from depl0.app.studies import compare, tables
 from depl0.app.studies.study import Outcome
 from depl0.app.table import Table, markdown_page
 from tests.support.summaries import a_summary
@@ -53,27 +53,4 @@ def test_the_table_of_several_budgets(swept: dict[str, Any]) -> None:
     assert lines[2].startswith("| method | budget | n | RMSE | change |")
     assert lines[4].startswith("| dense | | | 0.1 | |")
     assert lines[5].startswith("| dep-l0 | 0.7 | 1 | 0.125 | +0.025 | 70.0 % |")
-    assert "RMSE: lower is better." in lines
-
-
-def test_the_picture_of_several_budgets(swept: dict[str, Any]) -> None:
-    (axes,) = pictures.comparison(swept)[0].figure().axes
-    assert axes.get_ylabel() == "test RMSE (lower is better)"
-    assert list(axes.lines[0].get_ydata()) == [0.2, 0.25, 0.15, 0.125]
-
-
-def test_a_comparison(tmp_path: Path) -> None:
-    comparison = compare.Comparison(RECIPE, ("dep-l0", "l1-norm"), 2)
-    summaries = {"dep-l0/seed-0": an_error(0.12, 0.5), "dep-l0/seed-1": an_error(0.14, 0.5)}
-    outcomes = [
-        Outcome(name, "finished" if name in summaries else "not started", summary=summaries.get(name))
-        for name in comparison.members()
-    ]
-    result = comparison.summarise(outcomes, tmp_path)
-    assert result["methods"][0]["rmse"]["mean"] == pytest.approx(0.13)
-    assert "accuracy" not in result["methods"][0]
-    lines = page(tables.tabulate(result)).splitlines()
-    assert lines[2].startswith("| method | n | RMSE | change |")
-    assert lines[4].startswith("| dep-l0 | 2 | 0.13 ± 0.01414 | +0.03 ± 0.0141 |")
-    assert lines[5].startswith("| l1-norm | 0 of 2 | – | – |")
     assert "RMSE: lower is better." in lines

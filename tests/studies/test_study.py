@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from depl0._util.progress import StopRequested
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Quiet
 from depl0.app.studies.study import Outcome, Study
-from depl0.app.studies.tables import made_with
 from depl0.errors import FormatError, InputError, RunInterruptedError
 from tests.networks.tiny import Noisy, interrupt, tiny_recipe
 from tests.support.summaries import a_summary, finish_run
@@ -70,15 +68,6 @@ def test_an_interruption_ends_the_study_and_a_second_call_goes_on(tmp_path: Path
     assert statuses(outcomes) == {"a": "finished", "b": "finished"}
 
 
-def test_ctrl_c_before_a_training_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*arguments: object, **others: object) -> None:
-        raise StopRequested
-
-    monkeypatch.setattr("depl0.app.studies.member.prune", stop)
-    with pytest.raises(RunInterruptedError, match="interrupted with 2 of 2"):
-        Study(TWO, tmp_path).run(Quiet(), lambda found: None)
-
-
 def test_a_full_disk_is_the_members_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fill(recipe: object, out: str, **others: object) -> None:
         if out.endswith("a"):
@@ -133,13 +122,6 @@ def test_a_damaged_study(begun: Path, text: str) -> None:
         Study(TWO, begun)
 
 
-def test_a_study_of_a_newer_version(begun: Path) -> None:
-    file = begun / "study.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), "version": 99}))
-    with pytest.raises(FormatError, match="newer depl0"):
-        Study(TWO, begun)
-
-
 @pytest.mark.parametrize(
     "text", ["{", "[]", '{"compact": 1}', json.dumps({**a_summary(90.0, 0.5), "seconds": "x"}), "\\ud800"]
 )
@@ -152,10 +134,3 @@ def test_a_damaged_summary_does_not_count_as_finished(tmp_path: Path, text: str)
     assert first.status != "finished" and second.status == "finished"
     if first.failure is not None:
         assert "summary.json is damaged" in first.failure.message
-
-
-@pytest.mark.parametrize("content", [b"{", b"[]", b"\xff", b'{"commit": [], "packages": 3}'])
-def test_a_damaged_environment_costs_no_study_its_table(tmp_path: Path, content: bytes) -> None:
-    finish_run(tmp_path / "a", a_summary(90.0, 0.5))
-    (tmp_path / "a" / "environment.json").write_bytes(content)
-    assert made_with([tmp_path / "a"]) == {"commit": ["unknown"], "depl0": ["unknown"], "torch": ["unknown"]}
