@@ -63,14 +63,17 @@ def test_older_summaries_call_unprunable_channels_frozen(tmp_path: Path) -> None
     ("words", "message"),
     [
         ("report nowhere", "nowhere is not the folder of a run"),
+        ("report study", "comparison.json is damaged: 'members' is missing"),
         ("report . --format pdf", "--format must be one of html, md, csv, latex, got 'pdf' instead"),
     ],
-    ids=["no run", "no format"],
+    ids=["no run", "damaged study", "no format"],
 )
 def test_wrong_words_are_refused(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "comparison.json").write_text('{"metric": null, "methods": []}')
     assert main(words.split()) == 2
     captured = capsys.readouterr()
     assert message in captured.err

@@ -96,7 +96,8 @@ def read_study(folder: Path) -> tuple[list[Run], StudyPart]:
         names = [str(member["name"]) for member in result["members"]]
         drawings = comparison(result)
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} is damaged: {error}.", hint="call depl0 compare again to write it.") from error
+        reason = f"{error} is missing" if isinstance(error, KeyError) else error
+        raise InputError(f"{path} is damaged: {reason}.", hint="call depl0 compare again to write it.") from error
     names = [name for name in names if (folder / name / "recipe.toml").is_file()]
     if not names:
         raise InputError(f"no run of the study {folder} has begun.", hint="call depl0 compare first.")
