@@ -61,7 +61,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture
 def remembered_plans(monkeypatch: pytest.MonkeyPatch) -> None:
     """Analyse the few networks that most runs train once in a process; a file asks for it by ``usefixtures``."""
-    monkeypatch.setattr("depl0.gated.attaching.make_plan", remembered)
+    monkeypatch.setattr("depl0.gated.make_plan", remembered)
 
 
 @pytest.fixture(scope="session")

@@ -77,7 +77,7 @@ def time_networks(
     """
     example = inputs if isinstance(inputs, ExampleInputs) else ExampleInputs(tuple(inputs), {})
     device = next(leaf.device for leaf in example.leaves() if isinstance(leaf, Tensor))
-    calls = {name: _call(model, example) for name, model in models.items()}
+    calls = {name: eager(model, example) for name, model in models.items()}
     with evaluation_mode(*models.values()), torch.inference_mode():
         return interleave(calls, device, repeats, seconds)
 
@@ -150,10 +150,6 @@ def _median(values: Tensor) -> Tensor:
     """Return the median over the last dimension, the mean of the middle two for an even number."""
     ordered, middle = values.sort().values, values.shape[-1] // 2
     return (ordered[..., middle] + ordered[..., -middle - 1]) / 2
-
-
-def _call(model: nn.Module, example: ExampleInputs) -> Callable[[], object]:
-    return lambda: model(*example.args, **example.kwargs)
 
 
 def clock_for(device: torch.device, threads: int | None = None) -> Callable[[], float]:

@@ -212,8 +212,9 @@ def _attached(
     for config in choices:
         try:
             gated = attach(private_copy(model), example_inputs, config)
+            network = gated.snapshot()
             for share in budgets:
-                check_budget(gated.snapshot(), gated.config.changed(budget=share))
+                check_budget(network, gated.config.changed(budget=share))
         except InputError:
             if config is choices[-1]:
                 raise
