@@ -380,7 +380,7 @@ def variants(method: str, model: Any, text: Text, budget: float, sizes: Sizes) -
     elif method == "slicegpt":
         yield "residual stream", slicegpt(copy.deepcopy(model), windows, budget, sizes), budget
     elif method.startswith("depl0"):
-        batches = list(windows.split(4))
+        batches = list(windows.split(1))
         recover = RECOVERY if method.endswith("recovered") else None
         with torch.autocast("cpu", torch.bfloat16):
             pruned = depl0.prune(model, batches[0][:1, :COUNTED], data=batches, budget=budget, recover=recover)
@@ -450,9 +450,9 @@ def main() -> None:
     parser.add_argument("--text", type=Path)
     parser.add_argument("--budgets", nargs="+", type=float, default=[0.9, 0.8, 0.7, 0.5])
     parser.add_argument("--methods", nargs="+", default=[*PEERS, "depl0"])
-    parser.add_argument("--sequences", type=int, default=32)
-    parser.add_argument("--choices", type=int, default=8)
-    parser.add_argument("--tests", type=int, default=32)
+    parser.add_argument("--sequences", type=int, default=24)
+    parser.add_argument("--choices", type=int, default=4)
+    parser.add_argument("--tests", type=int, default=16)
     parser.add_argument("--context", type=int, default=512)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--keep", action="store_true", help="save depl0's networks in OUT/networks")

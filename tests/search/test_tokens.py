@@ -103,3 +103,26 @@ def test_a_language_model_keeps_its_hidden_size_if_the_budget_allows() -> None:
     pruned = depl0.prune(network, tokens[:1], budget=0.7, **settings)
     assert pruned.up.in_features == 6 and pruned.up.out_features < 8
     assert depl0.prune(network, tokens[:1], budget=0.4, **settings).up.in_features < 6
+
+
+class Doubled(nn.Module):
+    """A block with two equal channels, and a layer that reads its sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down, self.out = nn.Linear(8, 8), nn.Linear(8, 8, bias=False), nn.Linear(8, 4)
+        with torch.no_grad():
+            self.up.weight[1], self.up.bias[1] = self.up.weight[0], self.up.bias[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(x + self.down(torch.relu(self.up(x))))
+
+
+def test_within_autocast_later_layers_read_what_a_refitted_layer_computes() -> None:
+    x = torch.randn(16, 10, 8, generator=torch.Generator().manual_seed(1))
+    gated = depl0.attach(Doubled().eval(), x[:1], generator="independent", groups=["up"])
+    closed = torch.arange(gated.plan.num_gates) == 1
+    with torch.autocast("cpu", torch.bfloat16):
+        done = compensate(gated, closed, [x])
+    assert {fitted.layer: fitted for fitted in done.fitted}["out"].before < 1e-3

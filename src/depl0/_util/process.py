@@ -97,6 +97,7 @@ def ignored_logs(package: str) -> Iterator[None]:
 
 
 T = TypeVar("T")
+_DEVICES = ("cpu", "cuda", "xpu", "mps")
 _given: ContextVar[tuple[torch.dtype, torch.device] | None] = ContextVar("given", default=None)
 """the user's defaults, while the library's are active"""
 
@@ -171,10 +172,29 @@ def _set(dtype: torch.dtype, device: torch.device, given: tuple[torch.dtype, tor
             _given.reset(token)
 
 
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Disable autocast for the calling thread: sums of products are inverted, so they need all digits of float32.
+
+    >>> rows = torch.ones(1, 1) / 3
+    >>> with torch.autocast("cpu", torch.bfloat16), without_autocast():
+    ...     (rows @ rows).dtype
+    torch.float32
+    """
+    with ExitStack() as stack:
+        for kind in _DEVICES:
+            if torch.is_autocast_enabled(kind):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
 def thread_context() -> Callable[[], AbstractContextManager[Any]]:
-    """Return a context that applies this thread's autocast and device settings to user code in another thread."""
+    """Return a context that applies this thread's autocast and device settings to user code in another thread.
+
+    Casts are not cached there either.
+    """
     device = (_given.get() or (None, torch.get_default_device()))[1]
-    kinds = [kind for kind in ("cpu", "cuda", "xpu", "mps") if torch.is_autocast_enabled(kind)]
+    kinds = [kind for kind in _DEVICES if torch.is_autocast_enabled(kind)]
     casts = {kind: torch.get_autocast_dtype(kind) for kind in kinds}
 
     def entered() -> AbstractContextManager[Any]:
@@ -182,7 +202,7 @@ def thread_context() -> Callable[[], AbstractContextManager[Any]]:
         if device != torch.get_default_device():
             stack.enter_context(device)
         for kind, dtype in casts.items():
-            stack.enter_context(torch.autocast(kind, dtype=dtype))
+            stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=False))
         return stack
 
     return entered

@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
+from depl0._util.process import without_autocast
 from depl0._util.progress import report_progress
 from depl0.analysis.plan import Plan
 from depl0.errors import GateError, InputError
@@ -244,6 +245,7 @@ class _Run:
         else:
             self._fit(consumer, self.pending.pop(weight), sums)
 
+    @without_autocast()
     def _fit(self, consumer: ConsumerLayer, calls: _CallPairs, sums: _SumPairs | None) -> None:
         """Refit one layer, unless its inputs are unchanged."""
         is_open, was_open = gate_values(consumer.gates, self.after) > 0, gate_values(consumer.gates, self.before) > 0

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from depl0._util.process import without_autocast
 from depl0.errors import InputError
 
 DAMPING = 1e-3
@@ -36,6 +37,7 @@ class Moments:
         """E[P] and E[Y], or zeros if no constant can be fitted."""
         self._pp, self._yp, self._yy = torch.zeros(0), torch.zeros(0), torch.zeros(0)
 
+    @without_autocast()
     def add(self, rows: Tensor, wanted: Tensor, weights: Tensor | None = None) -> None:
         """Add inputs (count, columns) and their targets (count, outputs), with a weight for each row."""
         p, y = (part.cpu() if part.device.type == "mps" else part for part in (rows, wanted))
