@@ -13,13 +13,13 @@ import depl0.analysis.rules.layers
 import depl0.analysis.rules.moves
 import depl0.analysis.rules.parts
 import depl0.analysis.rules.scores  # noqa: F401 - they register rules
+from depl0.analysis.gate_sites import place_sites
 from depl0.analysis.labels import Opaque, Reason, Stored, Value
 from depl0.analysis.plan import NO_GATE, Group, GroupChoice, LayerReport, Plan, Product, select
 from depl0.analysis.propagate import Axis, Propagation
 from depl0.analysis.recording import Graph, has_known_size, is_in_place, operator_name
 from depl0.analysis.rules.operators import CONVOLUTIONS, RESHAPES, is_pointwise
 from depl0.analysis.rules.rulebook import COMPUTED_WEIGHT, RULES, pointwise_rule, unknown_rule, value_sized_rule
-from depl0.analysis.zeros import place_sites
 from depl0.errors import NothingToPruneError
 
 if TYPE_CHECKING:

@@ -65,7 +65,7 @@ def _follow_attributes(analysis: Analysis, failure: Failure) -> bool:
     modules = {graph.layer[node] for graph, node in _on_line(analysis, failure)}
     if failure.line and not modules:  # the line is in a function called by forward
         modules = _like_failed(analysis, failure)
-    sized = [(graph, node) for graph, node in analysis.state.sized_by_code if graph.layer[node] in modules]
+    sized = [(graph, node) for graph, node in analysis.state.literal_size_nodes if graph.layer[node] in modules]
     return sum(follow_sizes(analysis.state, graph, node) for graph, node in sized) > 0
 
 
@@ -94,7 +94,7 @@ def _tie_sizes(analysis: Analysis, failure: Failure) -> bool:
 
 def _reshaped(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str, Channels]]:
     """Yield the tensors that these modules reshape."""
-    for graph, node in analysis.state.sized_by_code:
+    for graph, node in analysis.state.literal_size_nodes:
         value = analysis.state.values.get(node)
         if graph.layer[node] in paths and operator_name(node) in RESHAPES and isinstance(value, Channels):
             yield graph.layer[node], value
@@ -115,7 +115,7 @@ def _reshaped_or_read(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str
 def _like_failed(analysis: Analysis, failure: Failure) -> set[str]:
     """Return the modules of the same class as the failed one, or as the next one around it with a reshape."""
     modules, path = analysis.state.modules, failure.layer
-    sized = {graph.layer[node] for graph, node in analysis.state.sized_by_code}
+    sized = {graph.layer[node] for graph, node in analysis.state.literal_size_nodes}
     while path and path not in sized:
         path = path.rpartition(".")[0]
     return {other for other, module in modules.items() if type(module) is type(modules.get(path))}
@@ -131,7 +131,7 @@ def _was_guessed(analysis: Analysis, guess: str) -> bool:
 
 def _on_line(analysis: Analysis, failure: Failure) -> list[tuple[Graph, fx.Node]]:
     """Return the nodes that the failed line sizes by a number, in all blocks."""
-    lines = [(graph, node, node.meta.get("stack_trace") or "") for graph, node in analysis.state.sized_by_code]
+    lines = [(graph, node, node.meta.get("stack_trace") or "") for graph, node in analysis.state.literal_size_nodes]
     return [(graph, node) for graph, node, trace in lines if failure.line and failure.line in trace]
 
 
@@ -147,7 +147,7 @@ def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple
     on_line = [node for node in at_failure if failure.line and failure.line in (node.meta.get("stack_trace") or "")]
     at_failure = on_line or at_failure
     nearby = _back_to_layers(analysis, at_failure)
-    sized = {node for owner, node in analysis.state.sized_by_code if owner is graph}
+    sized = {node for owner, node in analysis.state.literal_size_nodes if owner is graph}
     last = max((graph.nodes.index(node) for node in at_failure), default=len(graph.nodes) - 1)
     before = graph.nodes[last::-1]
     scores = {node for node, call in analysis.state.score_calls.items() if call.summed and not failure.line}

@@ -110,7 +110,7 @@ class Propagation:
         self.refused: dict[str, tuple[int, int, Reason]] = {}
         """Layer that cannot be sliced -> (its index among the layers, its channels, the reason)."""
         self.added_to_shortcut: list[Tensor] = []
-        self.sized_by_code: list[tuple[Graph, fx.Node]] = []
+        self.literal_size_nodes: list[tuple[Graph, fx.Node]] = []
         """Nodes whose sizes may be literals in the user's code; only a trial run can decide this."""
         self.replaced: dict[str, ReplacedModule] = {}
         """Modules that were analysed as a whole."""

@@ -21,7 +21,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from depl0.analysis.cause import Failure
 from depl0.analysis.recording import Graph, record
 from depl0.costs.count import Cost, counted_run
-from depl0.equivalence.cases import Accepted, Case, Offers
+from depl0.equivalence.cases import Accepted, Case, CaseCollector
 from depl0.equivalence.comparison import NETWORKS, NOT_INDEPENDENT, max_error, stands_for
 from depl0.errors import Depl0Error, InputError, TraceError
 from depl0.host.calls import watch_checkpoints
@@ -109,11 +109,11 @@ class _Runs:
         self._must_run = must_run = 1 + len(example.others)
         self.cost: Cost | None = None
         with untouched(host), torch.no_grad():
-            offers = Offers(self._run, example)
-            limits = self.recorders[id(offers.cases[0].inputs)].limits
-            self.index_limits = tuple(limits.get(number) for number in range(len(offers.example.tensors())))
-            offers.vary(self.index_limits)
-            self.found = offers.accepted()
+            collector = CaseCollector(self._run, example)
+            limits = self.recorders[id(collector.cases[0].inputs)].limits
+            self.index_limits = tuple(limits.get(number) for number in range(len(collector.example.tensors())))
+            collector.vary(self.index_limits)
+            self.found = collector.accepted()
             _check_outputs(host, self.found)
             self.cost = _cost_if_still_itself(self.tried, self.found)
             if self.cost is None:

@@ -59,29 +59,29 @@ class Accepted:
 
 def accepted_cases(run: Run, example: ExampleInputs, limits: IndexLimits) -> Accepted:
     """Run a network on the examples, and on all variations that it accepts. Only the examples must run."""
-    offers = Offers(run, example)
-    offers.vary(limits)
-    return offers.accepted()
+    collector = CaseCollector(run, example)
+    collector.vary(limits)
+    return collector.accepted()
 
 
 def similar_cases(run: Run, example: ExampleInputs, number: int, limits: IndexLimits) -> Accepted:
     """Run a network on the example and on ``number`` other inputs of the same shapes, if it accepts them."""
-    offers = Offers(run, example.alone())
-    for draw in draws(offers.example, limits):
-        offers.draw = draw
-        if all(offers.first([offers.drawn("random inputs", _shapes(example))]) for _ in range(number)):
+    collector = CaseCollector(run, example.alone())
+    for draw in samplers(collector.example, limits):
+        collector.draw = draw
+        if all(collector.first([collector.drawn("random inputs", _shapes(example))]) for _ in range(number)):
             break
-    return offers.accepted()
+    return collector.accepted()
 
 
-class Offers:
+class CaseCollector:
     """Collects the inputs that a network accepts. It must accept the examples, which are tried first."""
 
     def __init__(self, run: Run, example: ExampleInputs) -> None:
         self.run, self.example = run, example.alone()
         self.cases: list[Case] = []
         self.outputs: list[Any] = []
-        self.draw = Draw(())
+        self.draw = InputSampler(())
         self.channels_last = False
         self._refused: list[str] = []
         self._examples = 1 + len(example.others)
@@ -118,7 +118,7 @@ class Offers:
     def vary(self, limits: IndexLimits) -> None:
         """Try other values, another batch and another size, in one case if possible."""
         batch = size = False
-        for draw in draws(self.example, limits):
+        for draw in samplers(self.example, limits):
             self.draw = draw
             batch, size = self._vary_shapes()
             for what in ("random inputs", "other random inputs"):
@@ -248,7 +248,7 @@ _LARGEST_NUMBER = 1000
 
 
 @dataclass
-class Draw:
+class InputSampler:
     """Samples values for the inputs of an example: rows alternate between small and large values.
 
     A network may not accept every value: an integer may be an index, a floating-point number a class. Therefore the
@@ -356,7 +356,7 @@ class Draw:
         return f"0 to {self._span(like) - 1}" if wide else "the example's in another order"
 
 
-def draws(example: ExampleInputs, limits: Sequence[int | None]) -> Iterator[Draw]:
+def samplers(example: ExampleInputs, limits: Sequence[int | None]) -> Iterator[InputSampler]:
     """Yield samplers, from the widest range to the example's own values: the first one that runs is the best."""
     is_float = [tensor.is_floating_point() or tensor.is_complex() for tensor in example.tensors()]
     ways = [("wide", "wide"), ("wide", "near"), ("normal", "near"), ("normal", "example"), ("example", "example")]
@@ -364,7 +364,7 @@ def draws(example: ExampleInputs, limits: Sequence[int | None]) -> Iterator[Draw
         (floats if any(is_float) else "example", integers if not all(is_float) else "example")
         for floats, integers in ways
     ):
-        yield Draw(limits, floats, integers)
+        yield InputSampler(limits, floats, integers)
 
 
 def _name(path: tuple[object, ...]) -> str:

@@ -28,12 +28,12 @@ from depl0.analysis.rules.operators import (
 from depl0.analysis.rules.rulebook import (
     COMPUTED_WEIGHT,
     bind_weight,
+    broadcast_to_outputs,
     layer_name,
     reason_of,
     refuse_layer,
     rule,
     same,
-    spread,
     stored_name,
     unknown_rule,
     weight_name,
@@ -253,7 +253,7 @@ def _recurrent(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     """
     calls = recurrent_calls(state, node)
     if not calls:
-        return spread(node, refuse_layer(state, graph, node, "a recurrent layer over channels"))
+        return refuse_layer(state, graph, node, "a recurrent layer over channels")
     given, layer = arguments(node), graph.layer[node]
     x, module = given["input"], state.modules[calls[0].inputs.rpartition(".")[0]]
     assert isinstance(module, nn.RNNBase)
@@ -281,7 +281,7 @@ def _recurrent(state: Propagation, graph: Graph, node: fx.Node) -> Value:
             if source is not x and source not in [call.nodes[0] for call in calls[:directions]]:
                 state.mark_unprunable(state.values.get(source), reason)
                 state.fix_stored(source, layer)
-        return spread(node, Opaque(reason))
+        return broadcast_to_outputs(node, Opaque(reason))
     output = state.output_of(units.repeat(directions), last, layer)
     ends = state.output_of(units, last, layer)  # (layers, batch, units), or without the batch
     values = (output, *[ends] * (len(node.meta["val"]) - 1))

@@ -23,7 +23,6 @@ from depl0.analysis.rules.rulebook import (
     refuse_layer,
     rule,
     same,
-    spread,
     stored_name,
     unknown_rule,
 )
@@ -65,7 +64,7 @@ def _reshape(state: Propagation, graph: Graph, node: fx.Node) -> Value:
             return value
     if isinstance(value, Derived) and _stays_vector(state, node, source):
         return value
-    state.sized_by_code.append((graph, node))
+    state.literal_size_nodes.append((graph, node))
     moved = _run_on_labels(state, graph, node)
     if isinstance(value, Channels):
         moved = _joined_across_parts(state, node, moved)
@@ -165,11 +164,11 @@ def literal_indexing_rule(state: Propagation, graph: Graph, node: fx.Node) -> Va
     moved = _run_on_labels(state, graph, node)
     parts = list(moved) if isinstance(moved, (list, tuple)) else [moved]
     if isinstance(before, Channels):
-        state.sized_by_code.append((graph, node))
+        state.literal_size_nodes.append((graph, node))
         for part in parts:
             dims = varying_dims(part)
             if len(dims) != 1 or not torch.equal(labels_along(part, dims[0]), before.labels):
-                return spread(node, refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number"))
+                return refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number")
     values = [state.recover(part, graph.layer[node]) for part in parts]
     return values if isinstance(moved, (list, tuple)) else values[0]
 
@@ -236,7 +235,7 @@ def _pad(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         return refuse_layer(state, graph, node, "padding cuts channels off by number")
     if not constant:
         return refuse_layer(state, graph, node, "channels are padded from other channels")
-    state.sized_by_code.append((graph, node))
+    state.literal_size_nodes.append((graph, node))
     padding = state.labels.mint_unprunable(
         1, Reason("is added to a shortcut that is padded with zeros", graph.layer[node])
     )
@@ -319,7 +318,7 @@ def stored_axes(state: Propagation, node: fx.Node) -> dict[fx.Node, tuple[Axis, 
     return found
 
 
-def silencing_axes(state: Propagation, node: fx.Node) -> list[Axis]:
+def axes_to_zero(state: Propagation, node: fx.Node) -> list[Axis]:
     """Return the axes of parameters that a node adds to channels or concatenates with them."""
     if operator_name(node) not in CONCATENATIONS | {"add", "sub"}:
         return []

@@ -32,7 +32,7 @@ from depl0.analysis.propagate import Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.moves import literal_indexing_rule
 from depl0.analysis.rules.operators import IDENTITIES, PARTS, RESHAPES, UNIFORM, is_pointwise
-from depl0.analysis.rules.rulebook import refuse_layer, rule, spread
+from depl0.analysis.rules.rulebook import refuse_layer, rule
 
 
 @dataclass(frozen=True)
@@ -54,15 +54,13 @@ def _parts(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         return literal_indexing_rule(state, graph, node)
     cut = _cut_of(node, len(value.labels))
     if cut is None or any(start >= end for start, end in cut.parts):
-        text = f"{operator_name(node)} picks channels by number"
-        return spread(node, refuse_layer(state, graph, node, text))
+        return refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number")
     labels, is_one = value.labels, isinstance(node.meta["val"], Tensor)
     if not cut.counted:  # all channels
         return value if is_one else [value for _ in cut.parts]
-    state.sized_by_code.append((graph, node))
+    state.literal_size_nodes.append((graph, node))
     if not _follow_attributes(state, graph, node, labels, cut) and not _tie_blocks(state, labels, cut):
-        text = f"{operator_name(node)} picks channels by number"
-        return spread(node, refuse_layer(state, graph, node, text))
+        return refuse_layer(state, graph, node, f"{operator_name(node)} picks channels by number")
     values = [state.output_of(labels[start:end], dim, graph.layer[node]) for start, end in cut.parts]
     return values[0] if is_one else values
 
@@ -80,7 +78,7 @@ def _chunk(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         return literal_indexing_rule(state, graph, node)
     count = len(node.meta["val"])
     if len(value.labels) % count or len(value.labels) == count:
-        return spread(node, refuse_layer(state, graph, node, "chunk makes parts of unequal size"))
+        return refuse_layer(state, graph, node, "chunk makes parts of unequal size")
     rows = value.labels.reshape(count, -1)
     state.labels.join_rows(rows)
     numbers = _NamedNumbers(state, graph, node, only_splits=True)

@@ -2,7 +2,7 @@
 
 A rule returns the value of the node's output. It joins labels that must be removed together, binds the dimensions of
 parameters, and marks channels as unprunable if it cannot prove that they are prunable. To support a new operator, add
-its name to a family in `operators.py` or write a new rule; whether it keeps zeros is defined in `zeros.py`.
+its name to a family in `operators.py` or write a new rule; whether it keeps zeros is defined in `gate_sites.py`.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> 
         state.note_blocking(state.values.get(source), graph.layer[node])
         state.mark_unprunable(state.values.get(source), reason)
         state.fix_stored(source, graph.layer[node])
-    return Opaque(reason)
+    return broadcast_to_outputs(node, Opaque(reason))
 
 
 def layer_name(weight: str) -> str:
@@ -89,9 +89,9 @@ def same(state: Propagation, source: fx.Node, layer: str) -> Value:
     return Opaque(Reason("meets a constant", layer))
 
 
-def spread(node: fx.Node, value: Value) -> Value:
+def broadcast_to_outputs(node: fx.Node, value: Value) -> Value:
     """Return the same value for every output of an operator with several outputs."""
-    outputs = node.meta["val"]
+    outputs = node.meta.get("val")
     if isinstance(outputs, (list, tuple)) and isinstance(value, (Channels, Opaque)):
         return [value for _ in outputs]
     return value
@@ -113,7 +113,7 @@ def unknown_rule(state: Propagation, graph: Graph, node: fx.Node) -> Value:
 
 def _refused(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
     value = refuse_layer(state, graph, node, text)
-    return spread(node, value) if isinstance(node.meta.get("val"), (list, tuple, Tensor)) else None
+    return value if isinstance(node.meta.get("val"), (list, tuple, Tensor)) else None
 
 
 # -- pointwise -----------------------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ def _reduction(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         return pointwise_rule(state, graph, node)
     value, ndim = state.values[source], len(shape_of(source))
     if not isinstance(value, Channels):
-        return spread(node, same(state, source, graph.layer[node]))
+        return broadcast_to_outputs(node, same(state, source, graph.layer[node]))
     dims = given.get("dim")
     reduced = (
         set(range(ndim)) if dims in (None, []) else {d % ndim for d in ([dims] if isinstance(dims, int) else dims)}
@@ -246,7 +246,7 @@ def _reduction(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         return refuse_layer(state, graph, node, f"{operator_name(node)} over channels")
     kept = bool(given.get("keepdim"))
     dim = value.dim if kept else value.dim - sum(d < value.dim for d in reduced)
-    return spread(node, Channels(dim, value.labels))
+    return broadcast_to_outputs(node, Channels(dim, value.labels))
 
 
 @rule(*ALONG_ONE_DIM)

@@ -17,7 +17,7 @@ from depl0.analysis.labels import Channels, Normed, Reason, Stored
 from depl0.analysis.propagate import Axis, ModuleCall, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.layers import recurrent_calls, units_removable
-from depl0.analysis.rules.moves import silencing_axes, stored_axes
+from depl0.analysis.rules.moves import axes_to_zero, stored_axes
 from depl0.analysis.rules.operators import (
     IDENTITIES,
     LAYERS,
@@ -158,7 +158,7 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     elif name in _AFFINE_NORMS:
         tensors = [(arguments(node)["weight"], 0), (arguments(node)["bias"], 0)]
     else:
-        return silencing_axes(state, node)
+        return axes_to_zero(state, node)
     stored = [(state.values[n], dim) for n, dim in tensors if isinstance(n, fx.Node)]
     lengths = [(value.length, dim) for value, dim in stored if isinstance(value, Normed) and value.length]
     return lengths + [(value.name, dim) for value, dim in stored if isinstance(value, Stored)]
