@@ -60,8 +60,8 @@ the class scores. CPU seconds are of one thread on a machine that other programs
   argument, as the README does; under the other headings the groups are passed, with `augment=True`. Rows of commits
   up to c9fd4c2 were scored and cut once; rounds came later
 - `l1-norm`: the channels with the smallest L1 norm; nothing is refitted
-- `torch-pruning`: Torch-Pruning 1.6.1, group magnitude importance, one ratio for all layers that depl0 prunes too. Its
-  networks have 22.1 % of the MACs where those of depl0 have 24.9 %: the comparison is not at equal cost
+- `torch-pruning`: Torch-Pruning 1.6.1, group magnitude importance, one ratio for all layers inside of blocks, searched
+  until its MACs are at most half a per cent below the budget, with norms re-estimated on the same images
 - recovery is that of `depl0.prune` for all three, with the same images
 """
 
