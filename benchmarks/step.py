@@ -32,8 +32,8 @@ from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import RunFolder, environment
 from depl0.app.runs.progress import Quiet
-from depl0.app.runtime.accelerator import make_accelerator
-from depl0.app.runtime.network import set_channels_last
+from depl0.app.runtime.execution import set_channels_last
+from depl0.app.runtime.processes import make_accelerator
 from depl0.app.table import markdown_grid
 from depl0.app.training.loop import prepare_phase, train_step
 from depl0.app.training.phase import Phase
@@ -41,6 +41,7 @@ from depl0.app.training.prune import dense_phase
 from depl0.app.training.search import SearchPhase
 from depl0.app.training.session import Session
 from depl0.app.training.setup import attach_for, gate_config
+from depl0.app.training.tracking import Trackers
 from depl0.gated import GatedModel
 from depl0.gates.generators import make_generator
 from depl0.host.inputs import ExampleInputs
@@ -294,7 +295,8 @@ def _session(recipe: Recipe, accelerator: Accelerator, batches: OneBatch) -> Ses
     size = batches.size
     info = DataInfo("one random batch", CLASSES, None, IMAGE_SHAPE, train_size=size, test_size=size)
     folder = RunFolder(Path("."))  # nothing is written: no phase is run to its end
-    return Session(recipe, recipe, accelerator, Data(info, batches, batches), task_of(recipe), folder, Quiet())
+    data, trackers = Data(info, batches, batches), Trackers(lambda text: None)
+    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Quiet(), trackers)
 
 
 def step_table(result: dict[str, Any]) -> str:

@@ -41,8 +41,8 @@ from depl0.app.recipes.sections import (
 )
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import Lines, RunFolder
-from depl0.app.runs.gate_log import SCALE
 from depl0.app.runs.progress import Plain, Quiet
+from depl0.app.runs.records import SCALE
 from depl0.app.training.prune import prune
 from depl0.app.training.setup import model_factory, open_data_for
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability

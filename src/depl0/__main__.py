@@ -13,7 +13,7 @@ def main() -> int:
         print(f"depl0 {__version__}")
         return 0
     if sys.argv[1:2] in (["prune"], ["compare"]) and "GOMP_SPINCOUNT" not in os.environ:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported; see app/runtime/threads.py
+        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch is imported; see app/runtime/execution.py
     try:
         from depl0.app.cli.app import main as run
     except NotInstalledError as error:

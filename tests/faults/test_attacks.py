@@ -13,8 +13,10 @@ from typing import Any
 
 import pytest
 
-from depl0.errors import Depl0Error
+from depl0.app.data import open_data
+from depl0.errors import DataError, Depl0Error
 from tests.support.bounds import bounded
+from tests.support.layouts import write_cifar10
 from tests.support.readers import GOLDEN, READERS, prepared
 
 pytestmark = pytest.mark.fuzz
@@ -55,11 +57,17 @@ def not_numbers() -> bytes:
     return bytes(content)
 
 
+def checkpoint(tree: bytes) -> bytes:
+    """A checkpoint with this tree of values, and no other tensors."""
+    return safetensors({"tree": {"dtype": "U8", "shape": [len(tree)], "data_offsets": [0, len(tree)]}}, tree)
+
+
 def deep(opening: str, levels: int = 20_000) -> bytes:
     return (opening * levels).encode()
 
 
 PICKLE = pickle.dumps(RunsCode(), protocol=2)
+MISSING = b'{"version": 2, "state": {"dict": [["w", {"tensor": "0"}]]}}'
 NAN = float("nan")
 LINE = {"phase": "search", "epoch": 0, "step": 0, "open": {"layer0.conv": [1000, 1000, 1000]}}
 
@@ -77,11 +85,11 @@ ATTACKS: dict[str, tuple[str, bytes]] = {
     "compact.safetensors/deep-header": ("a header of 20,000 lists in each other", safetensors(deep("["))),
     "compact.safetensors/nan": ("a weight that is no number", not_numbers()),
     "compact.safetensors/pickle": ("code, in a pickle", PICKLE),
-    "state.json/deep-lists": ("20,000 lists in each other", deep("[")),
-    "state.json/unknown-entry": ("an entry of no known kind", b'{"version": 1, "step": 1, "tree": {"code": "x"}}'),
-    "state.json/negative-step": ("a step before the first", b'{"version": 1, "step": -1, "tree": {"dict": []}}'),
-    "state.safetensors/long-header": ("a header of 2^40 bytes", safetensors({}, length=2**40)),
-    "state.safetensors/pickle": ("code, in a pickle", PICKLE),
+    "checkpoint.safetensors/deep-lists": ("20,000 lists in each other", checkpoint(deep("["))),
+    "checkpoint.safetensors/unknown-entry": ("no known kind", checkpoint(b'{"version": 2, "state": {"code": "x"}}')),
+    "checkpoint.safetensors/no-tensor": ("a tensor that is not there", checkpoint(MISSING)),
+    "checkpoint.safetensors/long-header": ("a header of 2^40 bytes", safetensors({}, length=2**40)),
+    "checkpoint.safetensors/pickle": ("code, in a pickle", PICKLE),
     "weights.safetensors/long-header": ("a header of 2^62 bytes", safetensors({}, length=2**62)),
     "weights.safetensors/huge-tensor": (
         "a tensor of 2^62 bytes in a file of 100",
@@ -107,7 +115,10 @@ ATTACKS: dict[str, tuple[str, bytes]] = {
         "a gate in place 2^40",
         json.dumps({**LINE, "kept": {"layer0.conv": [2**40, 1, 2]}}).encode() + b"\n{}\n",
     ),
-    "gates.jsonl/nan": ("a probability that is no number", json.dumps({**LINE, "open": {"a": [NAN]}}).encode()),
+    "gates.jsonl/nan": (
+        "a probability that is no number",
+        json.dumps({**LINE, "open": {"a": [NAN]}}).encode() + b"\n{}\n",
+    ),
     "summary.json/deep-objects": ("5,000 objects in each other", deep('{"a":', 5000)),
     "summary.json/long-number": ("a number of MACs with 400 digits", b'{"dense": {"macs": 1' + b"0" * 400 + b"}}"),
     "environment.json/deep-lists": ("20,000 lists in each other", deep("[")),
@@ -147,13 +158,24 @@ def test_every_reader_is_attacked() -> None:
     assert {Path(name).parent.name for name in ATTACKS} == READERS.keys()
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
 @pytest.mark.parametrize("name", sorted(READERS))
-def test_what_is_no_file_is_refused_at_once(name: str, kind: str, tmp_path: Path) -> None:
+def test_what_is_no_file_or_pretends_to_be_huge_is_refused_at_once(name: str, kind: str, tmp_path: Path) -> None:
     path = prepared(name, tmp_path / "files")
+    if kind == "huge":
+        os.truncate(path, 200_000_000_000)  # takes no room on the disk
+        assert "200,000,000,000 bytes, more than" in refused(path) or name.startswith("weights")
+        return
     path.unlink()
     if kind == "pipe":
         os.mkfifo(path)
     else:
         path.symlink_to("/dev/zero")
     assert refused(path)
+
+
+def test_huge_records_are_refused(tmp_path: Path) -> None:
+    write_cifar10(tmp_path)
+    os.truncate(tmp_path / "cifar-10-batches-bin/test_batch.bin", 3073 * 50_000_000)
+    with bounded(), pytest.raises(DataError, match="must have a multiple of 3,073 bytes, got 153,650,000,000"):
+        open_data(f"cifar10:{tmp_path}")

@@ -45,7 +45,7 @@ def test_a_full_disk_keeps_the_checkpoints_that_were_there(small_disk: Path, lea
     (small_disk / "filler").unlink()
     save_checkpoint(folder, 3, tasks.state(3), keep=2)
     assert tasks.number_of(folder) == 3
-    assert not list(folder.glob(".aside*"))
+    assert not list(folder.glob(".*"))
 
 
 def test_a_run_on_a_full_disk_stops_with_a_hint_and_goes_on_when_there_is_room(

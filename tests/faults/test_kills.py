@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file
 
 from depl0.app.cli.app import STOPPED
-from depl0.app.runs.checkpoint import load_newest, save_checkpoint
+from depl0.app.runs.checkpoint import save_checkpoint
 from depl0.errors import FormatError
 from tests.networks.tiny import Noisy, PowerCut, cut_power, run, tiny_recipe
 from tests.support import tasks
@@ -45,44 +46,23 @@ def test_a_save_may_die_between_any_two_operations(
         save_checkpoint(folder, 9, tasks.state(9), keep)  # and what is left does not stand in the way
         assert tasks.number_of(folder) == 9
         assert sum(path.name.startswith("step-") for path in folder.iterdir()) <= keep
-        assert not [path for path in folder.iterdir() if path.name.startswith(".aside")]
+        assert not list(folder.glob(".*"))
         if code == 0:
             break
         assert code == -signal.SIGKILL, (tmp_path / "log").read_text()
-    assert operation > 10, CHANGES  # mkdir, two files of four operations each, renames, pointer …
+    assert operation > 6, CHANGES  # mkdir, a file of four operations, rename …
     assert outcomes[0] == (newest - 1 if newest else None)
     assert outcomes == sorted(outcomes, key=lambda found: -1 if found is None else found)
-
-
-# -- files that are damaged ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
-def test_a_flip_of_any_byte_and_a_cut_at_any_place_are_noticed(tmp_path: Path, file: str) -> None:
-    save_checkpoint(tmp_path, 1, {"a": 1}, keep=2)
-    path = save_checkpoint(tmp_path, 2, tasks.state(2), keep=2) / file
-    content = path.read_bytes()
-    for place in range(len(content)):
-        flipped = bytearray(content)
-        flipped[place] ^= 1 << place % 8
-        path.write_bytes(flipped)
-        found = load_newest(tmp_path)
-        assert found is not None
-        same = file == "state.json" and found[0] == 2  # white space, or the same number written in another way
-        assert found == (1, {"a": 1}) or (same and found[1]["number"] == 2)
-    for length in range(0, len(content), 7):
-        path.write_bytes(content[:length])
-        assert load_newest(tmp_path) == (1, {"a": 1})
 
 
 def test_checkpoints_none_of_which_is_whole_are_an_error(tmp_path: Path) -> None:
     recipe, out = tiny_recipe(run__checkpoint_minutes=0), tmp_path / "run"
     with pytest.raises(PowerCut):
         run(recipe, out, Noisy(at_step=8, act=cut_power))
-    for values in (out / "checkpoints").glob("*/state.safetensors"):
+    for values in (out / "checkpoints").iterdir():
         os.truncate(values, values.stat().st_size // 2)
     before = sorted(str(path) for path in out.rglob("*"))
-    with pytest.raises(FormatError, match=r"all in .* are corrupt: step-000000006 \(.*, step-000000003 \(") as caught:
+    with pytest.raises(FormatError, match=r"all in .* are corrupt: step-000000006-.*, step-000000003-") as caught:
         run(recipe, out, resume=True)
     assert "another --out" in str(caught.value)
     assert sorted(str(path) for path in out.rglob("*")) == before  # nothing was begun anew
@@ -99,9 +79,14 @@ FIELDS: dict[str, dict[str, Any]] = {
         "finetune__epochs": 1,
         "finetune__gated": True,
         "penalty__weight": 1e-3,
-        "data__augment": "crop-flip",
     },
 }
+
+
+def weights_in(path: Path) -> dict[str, bytes]:
+    """The tensors of a checkpoint, without the tree of other values, among which are times."""
+    tensors = load_file(path)
+    return {name: value.numpy().tobytes() for name, value in tensors.items() if name != "tree"}
 
 
 def assert_same_run(left: Path, right: Path) -> None:
@@ -109,8 +94,7 @@ def assert_same_run(left: Path, right: Path) -> None:
     assert what_matters(left) == what_matters(right)
     assert (left / "compact/compact.json").read_bytes() == (right / "compact/compact.json").read_bytes()
     states = [
-        {path.parent.name[:14]: path.read_bytes() for path in sorted((run / "checkpoints").glob("*/state.safetensors"))}
-        for run in (left, right)
+        {path.name[:14]: weights_in(path) for path in sorted((run / "checkpoints").iterdir())} for run in (left, right)
     ]
     assert len(states[1]) >= 4
     assert {name: states[0].get(name) for name in states[1]} == states[1]  # a stop saves others besides

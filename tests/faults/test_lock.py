@@ -12,7 +12,7 @@ import pytest
 
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
-from depl0.app.runs.lock import locked
+from depl0.app.runs.folder import locked
 from depl0.errors import InputError
 from tests.networks.tiny import Noisy, run, tiny_recipe
 
@@ -39,7 +39,7 @@ def test_the_lock_of_a_killed_process_does_not_hold(tmp_path: Path, capsys: pyte
     out, recipe = tmp_path / "run", tmp_path / "r.toml"
     recipe.write_text(write_recipe(tiny_recipe()))
     source = (
-        "import sys; from pathlib import Path; from depl0.app.runs.lock import locked\n"
+        "import sys; from pathlib import Path; from depl0.app.runs.folder import locked\n"
         f"with locked(Path({str(out)!r})):\n    print('locked', flush=True)\n    sys.stdin.readline()\n"
     )
     process = subprocess.Popen([sys.executable, "-c", source], stdin=-1, stdout=-1, text=True)

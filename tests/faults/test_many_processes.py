@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from depl0.app.runtime.accelerator import waiting_time
+from depl0.app.runtime.processes import waiting_time
 from depl0.errors import InputError
 from tests.networks.tiny import Noisy, run, tiny_recipe
 from tests.support.forkserver import ForkServer, own_words, ranks
@@ -85,7 +85,7 @@ def test_a_signal_to_one_rank_stops_all_after_a_save(server: ForkServer, tmp_pat
     assert codes == [75, 75]
     assert "interrupted at step" in said[0] and said[1] == ""
     step = int(said[0].partition("interrupted at step ")[2].partition(";")[0])
-    assert (tmp_path / "run" / "checkpoints" / f"step-{step:09d}").is_dir()
+    assert list((tmp_path / "run" / "checkpoints").glob(f"step-{step:09d}-*"))
 
 
 def test_ranks_that_disagree_on_the_structure_stop(server: ForkServer, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from depl0._util.progress import stop_asked, stop_on_signals
 from depl0.app.cli.app import STOPPED
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import has_checkpoints, load_newest
-from depl0.errors import DivergedError, TrainingError
+from depl0.errors import DivergedError, RunInterruptedError, TrainingError
 from tests.networks.tiny import Noisy, run, tiny_recipe
 from tests.support.forkserver import ForkServer
 
@@ -61,6 +61,16 @@ def test_every_phase_ends_with_the_code_of_a_stop(
     else:
         assert phase in ("opening", "analysing", "scoring")
         assert "interrupted before the first checkpoint." in said
+
+
+@pytest.mark.parametrize("compensate", [False, True])
+def test_scoring_and_fitting_stop_at_the_next_layer(tmp_path: Path, compensate: bool) -> None:
+    """Either may take minutes, so neither is finished first."""
+    fields = {"gates__method": "reconstruction", "search__epochs": 0, "search__compensate": compensate}
+    reporter = Noisy(at_step=1, act=lambda: signal.raise_signal(signal.SIGTERM))
+    with pytest.raises(RunInterruptedError, match="interrupted before the first checkpoint"):
+        run(tiny_recipe(**fields), tmp_path / "run", reporter)
+    assert reporter.steps == 1 and reporter.phases == ["scoring and fitting" if compensate else "scoring"]
 
 
 def test_a_terminal_that_is_closed(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_the_command_says_what_to_install(package: str) -> None:
 @pytest.mark.parametrize(
     ("package", "program", "purpose", "extra"),
     [
-        ("accelerate", "import depl0.app.runtime.accelerator", "accelerate is needed for training", "cli"),
+        ("accelerate", "import depl0.app.runtime.processes", "accelerate is needed for training", "cli"),
         ("matplotlib", "import depl0.app.reports.report", "matplotlib is needed for reports", "cli"),
         (
             "PIL",

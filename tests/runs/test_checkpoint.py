@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
 from depl0.app.runs import checkpoint
@@ -59,7 +61,7 @@ def assert_same(left: Any, right: Any) -> None:
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
+    return sorted(path.name[:14] for path in folder.iterdir())
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -71,79 +73,79 @@ def test_round_trip(tmp_path: Path) -> None:
     assert_same(found[1], state)
 
 
-def test_it_is_json_and_safetensors_and_nothing_else(tmp_path: Path) -> None:
+def test_it_is_one_safetensors_file_and_nothing_else(tmp_path: Path) -> None:
     path = save_checkpoint(tmp_path, 7, state_of_everything(), keep=1)
-    assert names(tmp_path) == ["newest", "step-000000007"]
-    assert (tmp_path / "newest").read_text() == "step-000000007\n"
-    assert names(path) == ["state.json", "state.safetensors"]
-    json.loads((path / "state.json").read_text())
-    assert b"\x80\x04" not in (path / "state.json").read_bytes()
+    assert [path] == list(tmp_path.iterdir())
+    assert re.fullmatch(r"step-000000007-[0-9a-f]{16}\.safetensors", path.name)
+    tree = json.loads(load_file(path)["tree"].numpy().tobytes())
+    assert tree["state"]["dict"][0][0] == "model"
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:
-    for step in (1, 2, 10, 100):
+    for step in (2, 10, 100):
         save_checkpoint(tmp_path, step, {"step": step}, keep=2)
-    assert names(tmp_path) == ["newest", "step-000000010", "step-000000100"]
+    assert names(tmp_path) == ["step-000000010", "step-000000100"]
     assert load_newest(tmp_path) == (100, {"step": 100})
 
 
-def test_a_step_can_be_saved_again(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, 5, {"try": 1}, keep=1)
-    save_checkpoint(tmp_path, 5, {"try": 2}, keep=1)
-    assert load_newest(tmp_path) == (5, {"try": 2})
-    assert names(tmp_path) == ["newest", "step-000000005-2"]  # the first one was not touched before this one was whole
+def test_a_step_that_is_saved_again(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 4, {"first": True}, keep=2)
+    for first in (True, False):
+        save_checkpoint(tmp_path, 5, {"first": first}, keep=2)
+    assert names(tmp_path) == ["step-000000004", "step-000000005"]
+    assert load_newest(tmp_path) == (5, {"first": False})
 
 
-def test_a_save_that_fails_leaves_what_was_there(tmp_path: Path) -> None:
-    save_checkpoint(tmp_path, 1, {"a": 1}, keep=1)
-    with pytest.raises(TypeError, match="ndarray"):
-        save_checkpoint(tmp_path, 2, {"a": np.zeros(1)}, keep=1)
-    assert load_newest(tmp_path) == (1, {"a": 1})
+def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    assert load_newest(tmp_path / "none") is None
+    assert load_newest(tmp_path) is None
 
 
-def damage_cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+def test_what_json_cannot_hold_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="cannot hold a ndarray"):
+        save_checkpoint(tmp_path, 1, {"a": np.ones(3)}, keep=1)
+    assert load_newest(tmp_path) is None
 
 
-def damage_flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[-8] ^= 1
-    path.write_bytes(bytes(content))
-
-
-def damage_remove(path: Path) -> None:
-    path.unlink()
-
-
-@pytest.mark.parametrize("file", ["state.json", "state.safetensors"])
-@pytest.mark.parametrize("damage", [damage_cut, damage_flip, damage_remove])
-def test_a_damaged_checkpoint_is_passed_over(tmp_path: Path, file: str, damage: Any) -> None:
-    save_checkpoint(tmp_path, 1, {"a": torch.ones(9)}, keep=2)
-    newest = save_checkpoint(tmp_path, 2, {"a": torch.zeros(9)}, keep=2)
-    damage(newest / file)
-    found = load_newest(tmp_path)
-    assert found is not None
-    assert found[0] == 1
-    assert_same(found[1], {"a": torch.ones(9)})
+def test_a_flip_of_any_byte_and_a_cut_at_any_place_are_noticed(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, 1, {"a": 1}, keep=2)
+    path = save_checkpoint(tmp_path, 2, {"a": torch.ones(9)}, keep=2)
+    content, notes = path.read_bytes(), []
+    for place in range(len(content)):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << place % 8
+        path.write_bytes(flipped)
+        assert load_newest(tmp_path, notes.append) == (1, {"a": 1})
+    for length in range(0, len(content), 7):
+        path.write_bytes(content[:length])
+        assert load_newest(tmp_path) == (1, {"a": 1})
+    assert f"skipping corrupt checkpoint {path.name} (its checksum is wrong)" in notes
 
 
 def test_a_newer_format_is_not_read_and_not_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_checkpoint(tmp_path, 1, {}, keep=2)
-    monkeypatch.setattr(checkpoint, "VERSION", 2)
+    monkeypatch.setattr(checkpoint, "VERSION", 3)
     save_checkpoint(tmp_path, 2, {}, keep=2)
     monkeypatch.undo()
     with pytest.raises(FormatError, match="written by a newer depl0"):
         load_newest(tmp_path)
 
 
+def test_checkpoints_of_an_older_version_do_not_start_the_run_again(tmp_path: Path) -> None:
+    (tmp_path / "step-000000004").mkdir()
+    with pytest.raises(FormatError, match="were written by another version of depl0"):
+        load_newest(tmp_path)
+
+
 def test_a_damaged_newer_one_does_not_push_out_good_ones(tmp_path: Path) -> None:
     save_checkpoint(tmp_path, 1, {"good": True}, keep=2)
-    damage_cut(save_checkpoint(tmp_path, 9, {}, keep=2) / "state.json")
+    save_checkpoint(tmp_path, 9, {}, keep=2).write_bytes(b"")
     save_checkpoint(tmp_path, 2, {"good": True}, keep=1)
     assert load_newest(tmp_path) == (2, {"good": True})
+    assert names(tmp_path) == ["step-000000002"]
 
 
 def test_leftovers_of_a_killed_save_are_swept_away(tmp_path: Path) -> None:
-    (tmp_path / ".aside-000000004").mkdir()
+    (tmp_path / ".0123.part").touch()
     save_checkpoint(tmp_path, 5, {}, keep=1)
-    assert names(tmp_path) == ["newest", "step-000000005"]
+    assert names(tmp_path) == ["step-000000005"]

@@ -10,7 +10,7 @@ import pytest
 
 from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.runs import folder as run_folder
-from depl0.app.runs.folder import RunFolder, environment, open_run
+from depl0.app.runs.folder import RunFolder, default_folder, environment, open_run
 from depl0.errors import InputError
 from tests.networks.tiny import Noisy, run, tiny_recipe
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
 def test_a_new_run(tmp_path: Path) -> None:
-    folder, goes_on = open_run(str(tmp_path / "a" / "b"), tiny_recipe(), resume=False)
+    folder, goes_on = open_run(tmp_path / "a" / "b", tiny_recipe(), resume=False)
     assert not goes_on
     folder.begin(tiny_recipe())
     assert sorted(path.name for path in folder.path.iterdir()) == ["environment.json", "metrics.jsonl", "recipe.toml"]
@@ -35,17 +35,17 @@ def test_nothing_to_resume_is_said(tmp_path: Path) -> None:
 def test_folders_are_numbered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("tiny", "tiny-2", "tiny-3"):
-        folder, _ = open_run(None, tiny_recipe(), resume=False)
+        folder, _ = open_run(default_folder("tiny", False), tiny_recipe(), resume=False)
         assert folder.path == Path("runs") / name
         folder.begin(tiny_recipe())
-    folder, goes_on = open_run(None, tiny_recipe(), resume=True)
+    folder, goes_on = open_run(default_folder("tiny", True), tiny_recipe(), resume=True)
     assert (folder.path, goes_on) == (Path("runs/tiny-3"), True)
 
 
 def test_another_run_is_not_written_over(tmp_path: Path) -> None:
     RunFolder(tmp_path).begin(tiny_recipe())
     with pytest.raises(InputError, match="holds another run already") as caught:
-        open_run(str(tmp_path), tiny_recipe(), resume=False)
+        open_run(tmp_path, tiny_recipe(), resume=False)
     assert "--resume" in str(caught.value)
 
 
@@ -53,12 +53,12 @@ def test_another_run_is_not_written_over(tmp_path: Path) -> None:
 def test_other_files_are_not_written_over(tmp_path: Path, resume: bool) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(InputError, match="is not empty and holds no run"):
-        open_run(str(tmp_path), tiny_recipe(), resume=resume)
+        open_run(tmp_path, tiny_recipe(), resume=resume)
 
 
 def test_a_run_that_was_killed_while_it_began_can_begin(tmp_path: Path) -> None:
     (tmp_path / ".recipe.toml.part").write_text("name = ")
-    _, goes_on = open_run(str(tmp_path), tiny_recipe(), resume=True)
+    _, goes_on = open_run(tmp_path, tiny_recipe(), resume=True)
     assert not goes_on
 
 
@@ -73,7 +73,7 @@ def test_a_run_that_was_killed_while_it_began_can_begin(tmp_path: Path) -> None:
 def test_another_recipe_is_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
     RunFolder(tmp_path).begin(tiny_recipe())
     with pytest.raises(InputError, match=message):
-        open_run(str(tmp_path), tiny_recipe(**change), resume=True)
+        open_run(tmp_path, tiny_recipe(**change), resume=True)
 
 
 def test_lines_of_steps_that_are_done_again_go(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 import depl0
 from depl0.app.reports.run import read_run
-from depl0.app.runs.gate_log import gates_line, settled_epoch
+from depl0.app.runs.records import gates_line, settled_epoch
 from depl0.costs.memory import memory_bytes
 from depl0.surgery.files import file_size, save
 from tests.networks.tiny import SIDE, TinyNet, run, tiny_gated, tiny_recipe

@@ -1,11 +1,11 @@
-"""Device, precision, trackers and random numbers."""
+"""Device and precision."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from depl0.app.runtime.accelerator import any_process, make_accelerator, rng_states
+from depl0.app.runtime.processes import make_accelerator
 from depl0.errors import InputError
 from tests.networks.tiny import tiny_recipe
 
@@ -37,19 +37,3 @@ def test_precision(precision: str, dtype: torch.dtype) -> None:
     accelerator = make_accelerator(tiny_recipe(run__precision=precision))
     with accelerator.autocast():
         assert (torch.ones(2, 2) @ torch.ones(2, 2)).dtype == dtype
-
-
-def test_a_tracker_that_is_not_installed(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("depl0.app.runtime.accelerator.find_spec", lambda name: None)
-    with pytest.raises(InputError, match="tracker wandb is not installed") as caught:
-        make_accelerator(tiny_recipe(run__trackers=["wandb"]), tmp_path)  # type: ignore[arg-type]
-    assert "pip install wandb" in str(caught.value)
-
-
-def test_one_process_has_one_random_state() -> None:
-    (state,) = rng_states(make_accelerator(tiny_recipe()))
-    assert state.keys() == {"python", "numpy", "torch"}
-
-
-def test_one_process_decides_alone() -> None:
-    assert any_process(make_accelerator(tiny_recipe()), True, False) == [True, False]

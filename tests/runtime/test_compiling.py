@@ -10,7 +10,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import counters
 
-from depl0.app.runtime import network as compiling
+from depl0.app.runtime import execution as compiling
 from depl0.app.training import loop
 from depl0.app.training.search import SearchPhase
 from depl0.errors import InputError, TrainingError

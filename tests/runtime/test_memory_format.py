@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from depl0.app.runtime import network as memory_format
+from depl0.app.runtime import execution as memory_format
 from depl0.errors import InputError
 from tests.networks.tiny import SIDE, TinyNet, run, tiny_recipe
 

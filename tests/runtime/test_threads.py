@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from depl0.app.runtime.threads import EXPLICIT, choose_threads, threads_by_work
+from depl0.app.runtime.execution import EXPLICIT, threads_by_work
 
-CPU = torch.device("cpu")
 SMALL, LARGE = 1e6, 1e12
 
 
@@ -27,27 +26,27 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_steps_run_on_one_thread_and_large_ones_on_all() -> None:
-    with threads_by_work():
-        choose_threads(SMALL, CPU)
+    with threads_by_work() as choose:
+        choose(SMALL)
         assert torch.get_num_threads() == 1
-        choose_threads(LARGE, CPU)
+        choose(LARGE)
         assert torch.get_num_threads() == 4
-        choose_threads(SMALL, CPU)
+        choose(SMALL)
     assert torch.get_num_threads() == 4
 
 
 @pytest.mark.parametrize("variable", EXPLICIT)
 def test_the_user_s_environment_wins(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, "4")
-    with threads_by_work():
-        choose_threads(SMALL, CPU)
+    with threads_by_work() as choose:
+        choose(SMALL)
         assert torch.get_num_threads() == 4
 
 
 def test_the_user_s_code_wins() -> None:
-    with threads_by_work():
+    with threads_by_work() as choose:
         torch.set_num_threads(3)
-        choose_threads(SMALL, CPU)
+        choose(SMALL)
         assert torch.get_num_threads() == 3
     assert torch.get_num_threads() == 3
 

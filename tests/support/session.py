@@ -8,9 +8,10 @@ from typing import Any
 from depl0.app.recipes.recipe import task_of
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.progress import Quiet
-from depl0.app.runtime.accelerator import make_accelerator
+from depl0.app.runtime.processes import make_accelerator
 from depl0.app.training.session import Session
 from depl0.app.training.setup import attach_for, model_factory, open_data_for
+from depl0.app.training.tracking import Trackers
 from depl0.gated import GatedModel
 from tests.networks.tiny import tiny_recipe
 
@@ -23,4 +24,5 @@ def make_session(tmp_path: Path, **fields: Any) -> tuple[Session, GatedModel]:
     gated = attach_for(recipe, host, next(iter(data.test.epoch(0)))[0][:1])
     folder = RunFolder(tmp_path / "run")
     folder.begin(recipe)
-    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Quiet()), gated
+    trackers = Trackers(lambda text: None)
+    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Quiet(), trackers), gated

@@ -18,7 +18,7 @@ from depl0.app.data import DataInfo, open_data
 from depl0.app.reports import tables
 from depl0.app.reports.report import page
 from depl0.app.reports.run import read_run
-from depl0.app.training.answers import picture
+from depl0.app.training.evaluate import picture
 from depl0.errors import InputError
 from tests.networks.tiny import CLASSES, TEST, TinyNet, run, tiny_recipe
 

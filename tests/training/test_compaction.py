@@ -12,7 +12,7 @@ import torch
 import depl0
 import depl0.search.state as closing
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.runtime import network as compiling
+from depl0.app.runtime import execution as compiling
 from depl0.errors import TrainingError
 from depl0.search.freezing import freeze_network
 from depl0.search.state import StablePeriod, can_converge
@@ -109,7 +109,7 @@ def test_never_leaves_the_network_whole_until_everything_is_trained(whole: dict[
     assert summary["compactions"] == [] == events(whole["never"], "compaction")
     assert summary["convergence"] is not None
     assert summary["budget_reached"] <= 0.5
-    state = sorted((whole["never"] / "checkpoints").glob("step-*"))[-1] / "state.safetensors"
+    state = sorted((whole["never"] / "checkpoints").glob("step-*"))[-1]
     dense = sum(p.numel() for p in tiny_gated().host.parameters())
     assert state.stat().st_size > 2 * 4 * dense  # weights and momentum of all channels, to the end
 

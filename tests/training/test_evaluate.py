@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from depl0.app.data.base import DataInfo
-from depl0.app.runtime.accelerator import make_accelerator
+from depl0.app.runtime.processes import make_accelerator
 from depl0.app.tasks import check_network, find_task
 from depl0.app.tasks.classification import class_scores
 from depl0.app.training.evaluate import evaluate

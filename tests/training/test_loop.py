@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import depl0.app.training.loop as loop
 from depl0.app.runs.checkpoint import load_newest
-from depl0.app.runtime.accelerator import make_accelerator
+from depl0.app.runtime.processes import make_accelerator
 from depl0.app.training.prune import finetune
 from depl0.app.training.search import SearchPhase
 from depl0.app.training.setup import open_data_for

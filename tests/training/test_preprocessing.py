@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe
-from depl0.app.training.setup import with_preprocessing
+from depl0.app.training.setup import preprocessing_of, with_preprocessing
 from depl0.errors import InputError
 from tests.networks.tiny import Noisy, run, tiny_recipe
 
@@ -122,16 +122,15 @@ class Wrapped(nn.Module):
         return self.backbone(images)
 
 
-def test_what_a_network_says_of_itself_holds_unless_the_recipe_says_otherwise(folder: Path, tmp_path: Path) -> None:
+def test_what_a_network_says_of_itself_holds_unless_the_recipe_says_otherwise(folder: Path) -> None:
     own = recipe_for(folder).replace(model=recipe_for(folder).model.replace(spec=f"{__name__}:Wrapped"))
-    data = with_preprocessing(own, tmp_path).data
+    data = with_preprocessing(own, preprocessing_of(own)).data
     assert (data.image_size, data.crop_share, data.interpolation) == ((12, 14), 1.0, "bicubic")
     assert data.mean == data.std == (0.5, 0.5, 0.5)
     given = own.replace(data=own.data.replace(image_size=8))
-    data = with_preprocessing(given, tmp_path).data
+    data = with_preprocessing(given, preprocessing_of(given)).data
     assert (data.image_size, data.crop_share, data.mean) == (8, None, (0.5, 0.5, 0.5))
-    other = tiny_recipe()
-    assert with_preprocessing(other, tmp_path) is other
+    assert preprocessing_of(tiny_recipe()) == {}
 
 
 def test_a_processor_of_hugging_face(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_run_goes_on_from_an_older_checkpoint_where_the_newest_is_damaged(
     recipe, out = tiny_recipe(run__checkpoint_minutes=0), tmp_path / "run"
     with pytest.raises(PowerCut):
         run(recipe, out, Noisy(at_step=8, act=cut_power))
-    values = out / "checkpoints" / "step-000000006" / "state.safetensors"
+    (values,) = (out / "checkpoints").glob("step-000000006-*")
     values.write_bytes(values.read_bytes()[:-100])
     reporter = Noisy()
     run(recipe, out, reporter, resume=True)

@@ -25,10 +25,11 @@ _listener: ContextVar[Listener | None] = ContextVar("listener", default=None)
 
 
 def report_progress(done: int, steps: int) -> None:
-    """Report the number of finished steps to the listener, if there is one."""
+    """Report the number of finished steps to the listener, if there is one, and stop here if a signal requested it."""
     listener = _listener.get()
     if listener is not None:
         listener(done, steps)
+    check_stop()
 
 
 @contextmanager

@@ -152,6 +152,6 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _is_first_process() -> bool:
-    from depl0.app.runtime.accelerator import is_first_process  # the code that raised the error has already imported it
+    from depl0.app.runtime.processes import is_first_process  # the code that raised the error has already imported it
 
     return is_first_process()

@@ -61,12 +61,10 @@ def run_comparison(
 ) -> None:
     """Run the members that are not finished, and print the table. Ends with an error if members failed."""
     from depl0.app.runs.progress import make_reporter
-    from depl0.app.runtime.accelerator import is_first_process
-    from depl0.app.runtime.threads import threads_by_work
+    from depl0.app.runtime.processes import is_first_process
     from depl0.app.studies.study import raise_if_failed
 
-    with threads_by_work():
-        study, result, table = comparison.run(folder, make_reporter(quiet), workers)
+    study, result, table = comparison.run(folder, make_reporter(quiet), workers)
     if is_first_process():
         if as_json:
             typer.echo(json.dumps(result, indent=2, ensure_ascii=False))

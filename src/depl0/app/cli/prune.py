@@ -148,13 +148,11 @@ def prune_command(
         return _prune_to_each(budgets, {**options, "budget": f"{budgets[0]}"}, out, quiet, as_json)
     from depl0.app.cli.result import closing_line, result_table
     from depl0.app.runs.progress import make_reporter
-    from depl0.app.runtime.accelerator import is_first_process
-    from depl0.app.runtime.threads import threads_by_work
+    from depl0.app.runtime.processes import is_first_process
     from depl0.app.training.prune import prune
 
     recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
-    with threads_by_work():
-        folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
+    folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
     if is_first_process():
         if as_json:
             echo(json.dumps(summary, indent=2))

@@ -44,7 +44,7 @@ def eval_command(
     from depl0.app.recipes.toml import with_overrides
     from depl0.app.runs.folder import find_compact
     from depl0.app.runs.paths import recipe_of_run
-    from depl0.app.runtime.accelerator import make_accelerator
+    from depl0.app.runtime.processes import make_accelerator
     from depl0.app.tasks import check_network
     from depl0.app.training.evaluate import evaluate
     from depl0.app.training.setup import first_example, model_factory, open_data_for

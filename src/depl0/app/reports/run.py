@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from depl0._util import io
 from depl0.app.runs import schema as content
-from depl0.app.runs.gate_log import SCALE
+from depl0.app.runs.records import SCALE
 from depl0.app.tasks import ACCURACY, TASKS, Metric, metric_in
 from depl0.errors import InputError
 

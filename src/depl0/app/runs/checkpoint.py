@@ -1,86 +1,77 @@
-"""Checkpoints without pickle. Each is a folder with a tree of numbers in JSON and its tensors in safetensors.
+"""Checkpoints without pickle. Each is one safetensors file: its tensors, and a tree of all other values as JSON bytes.
 
-A checkpoint is written to a temporary folder, flushed to disk and renamed, so that a folder with a final name is
-complete. Then the pointer ``newest`` is moved to it, and only then are older checkpoints removed. No valid file is ever
-changed in place, so an interrupted save leaves the previous checkpoint intact. A checksum covers both files;
-checkpoints that do not match it are skipped.
+A file is written atomically, and only then are older checkpoints removed, so that an interrupted save leaves the
+previous checkpoint intact. Its name has the step and a hash of its content; files that do not match it are skipped.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as read_safetensors
 from safetensors.torch import save as write_safetensors
 from torch import Tensor
 
 from depl0._util import io
-from depl0._util.io import atomic_write, checksum, flush_folder, write_flushed
+from depl0._util.io import atomic_write
 from depl0.errors import Depl0Error, FormatError
 
-VERSION = 1
-POINTER = "newest"
-_NAME = re.compile(r"step-(\d{1,18})(?:-(\d{1,9}))?")
-_ASIDE = ".aside-"
+VERSION = 2
+_NAME = re.compile(r"step-(\d{9,18})-([0-9a-f]{16})\.safetensors")
+_TREE = "tree"
+"""name of the tensor with the JSON bytes; all others are named by numbers"""
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any], keep: int) -> Path:
     """Write a checkpoint and remove all but the ``keep`` newest ones."""
     tensors: dict[str, Tensor] = {}
-    tree = _pack(state, tensors)
+    tree = json.dumps({"version": VERSION, "state": _pack(state, tensors)})
+    tensors[_TREE] = torch.frombuffer(bytearray(tree.encode()), dtype=torch.uint8)
+    content = write_safetensors(tensors)
+    target = folder / f"step-{step:09d}-{_digest(content)}.safetensors"
     folder.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(folder)
-    values = write_safetensors(tensors)
-    header = {"version": VERSION, "step": step, "tree": tree}
-    header["sha256"] = checksum(header, values)
-    target = folder / _free_name(folder, step)
-    part = folder / f"{_ASIDE}{target.name}"
-    part.mkdir()
-    try:
-        write_flushed(part / "state.safetensors", values)
-        write_flushed(part / "state.json", json.dumps(header).encode())
-        flush_folder(part)
-        part.rename(target)
-    except BaseException:
-        shutil.rmtree(part, ignore_errors=True)
-        raise
-    flush_folder(folder)
-    atomic_write(folder / POINTER, f"{target.name}\n".encode())
-    kept = [path for path in _checkpoints(folder) if _order(path) <= _order(target)][-keep:]
+    for leftover in folder.glob(".*.part"):  # of a save that was killed
+        leftover.unlink()
+    atomic_write(target, content)
+    kept = [target, *(path for path in reversed(_checkpoints(folder)) if _step(path) < step)][:keep]
     for path in _checkpoints(folder):
-        if path not in kept:  # too old; or newer than this one and unusable, because the run would have resumed from it
-            _remove(path)
+        if path not in kept:  # too old, the same step again, or unusable: the run would have resumed from a later one
+            path.unlink()
     return target
 
 
 def load_newest(folder: Path, note: Callable[[str], None] | None = None) -> tuple[int, dict[str, Any]] | None:
     """Return step and state of the newest valid checkpoint, or None if none was ever made.
 
-    Skipped checkpoints are reported to ``note``. If checkpoints exist and none is valid, an error is raised, because
-    starting again is the user's decision.
+    Skipped checkpoints are reported to ``note``. If there are files and none is a valid checkpoint, an error is raised,
+    because starting again is the user's decision.
     """
-    wrong: dict[Path, str] = {}
+    wrong: list[str] = []
     for path in reversed(_checkpoints(folder)):
         try:
-            found = _read(path)
+            return _step(path), _read(path)
         except (_Damaged, OSError) as error:
-            wrong[path] = f"{path.name} ({_reason(error)})"
+            reason = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)[:200]
+            wrong.append(f"{path.name} ({reason})")
             if note is not None:
-                note(f"skipping corrupt checkpoint {wrong[path]}")
-            continue
-        return found
-    if wrong or (folder / POINTER).exists():
-        state = f"all in {folder} are corrupt: {', '.join(wrong.values())}" if wrong else f"{folder} is empty"
+                note(f"skipping corrupt checkpoint {wrong[-1]}")
+    if wrong:
         raise FormatError(
-            f"this run has saved checkpoints, but {state}.",
+            f"this run has saved checkpoints, but all in {folder} are corrupt: {', '.join(wrong)}.",
             hint="restore one from a backup, or start again with another --out.",
+        )
+    if any(path.name.startswith("step-") for path in _entries(folder)):
+        raise FormatError(
+            f"the checkpoints in {folder} were written by another version of depl0.",
+            hint="resume with that version, or start again with another --out.",
         )
     return None
 
@@ -91,7 +82,7 @@ def has_checkpoints(folder: Path) -> bool:
 
 
 @contextmanager
-def fitting(folder: Path, step: int) -> Iterator[None]:
+def wrap_restore_errors(folder: Path, step: int) -> Iterator[None]:
     """Explain errors from a valid checkpoint that does not fit this run (handmade or of another version)."""
     try:
         yield
@@ -109,67 +100,38 @@ class _Damaged(Exception):
     """Raised if a checkpoint is damaged; the message is the reason."""
 
 
-def _read(path: Path) -> tuple[int, dict[str, Any]]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        header = io.read_json(path / "state.json", io.MAX_LINES)
-        values = io.read_bounded(path / "state.safetensors", io.MAX_VALUES)
-        if checksum(header, values) != header["sha256"]:
+        content = io.read_bounded(path, io.MAX_VALUES)
+        if not path.stem.endswith(_digest(content)):
             raise _Damaged("its checksum is wrong")
-        if header["version"] > VERSION:
+        tensors = dict(read_safetensors(content))
+        tree = json.loads(tensors.pop(_TREE).numpy().tobytes())
+        if tree["version"] > VERSION:
             raise FormatError(f"{path} was written by a newer depl0.", hint="install a newer depl0.")
-        state = _unpack(header["tree"], dict(read_safetensors(values)))
+        state = _unpack(tree["state"], tensors)
         if not isinstance(state, dict):
             raise _Damaged("it holds no state")
-        return _step(header["step"]), state
+        return state
     except (ValueError, KeyError, TypeError, AttributeError, SafetensorError, RecursionError) as error:
         raise _Damaged(f"{type(error).__name__}: {error}") from error
 
 
-def _step(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 10**18:
-        raise ValueError(f"{value!r} is no step")
-    return value
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _reason(error: Exception) -> str:
-    return (error.strerror or str(error)) if isinstance(error, OSError) else str(error)[:200]
-
-
-# -- names -----------------------------------------------------------------------------------------------------------
+def _entries(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Return the folders with final names, oldest first."""
-    if not folder.is_dir():
-        return []
-    return sorted((path for path in folder.iterdir() if _NAME.fullmatch(path.name) and path.is_dir()), key=_order)
+    """Return the checkpoints, oldest first."""
+    return sorted((path for path in _entries(folder) if _NAME.fullmatch(path.name)), key=_step)
 
 
-def _order(path: Path) -> tuple[int, int]:
-    match = _NAME.fullmatch(path.name)
-    assert match is not None
-    return int(match[1]), int(match[2] or 1)
-
-
-def _free_name(folder: Path, step: int) -> str:
-    """Name a checkpoint after its step.
-
-    If a step is saved again, a number is appended and the first one is unchanged.
-    """
-    taken = [number for found, number in map(_order, _checkpoints(folder)) if found == step]
-    return f"step-{step:09d}" + (f"-{max(taken) + 1}" if taken else "")
-
-
-def _remove(path: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that a partly removed one is never taken for a valid one."""
-    aside = path.with_name(f"{_ASIDE}{path.name}")
-    path.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)
-
-
-def _remove_leftovers(folder: Path) -> None:
-    for leftover in folder.glob(f"{_ASIDE}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+def _step(path: Path) -> int:
+    return int(path.name.split("-")[1])
 
 
 # -- content ---------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 
 from depl0._util import io
 from depl0._util.io import atomic_write
@@ -20,12 +21,12 @@ from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.runs import schema as content
 from depl0.app.runs.checkpoint import has_checkpoints
-from depl0.app.runs.lock import LOCK
 from depl0.app.runs.paths import started_in
 from depl0.errors import FormatError, InputError
 from depl0.latency import processor_name
 from depl0.surgery.files import check_saved
 
+LOCK = ".lock"
 FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints")
 """fields that may change when a run is resumed: they do not affect its result"""
 PACKAGES = ("depl0", "torch", "accelerate", "safetensors", "numpy", "timm", "torchvision")
@@ -68,7 +69,7 @@ class Lines:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (ValueError, RecursionError, IsADirectoryError) as error:
+        except (ValueError, RecursionError, IsADirectoryError, io.Unreadable) as error:
             raise FormatError(
                 f"{self.path} cannot be used: {getattr(error, 'strerror', None) or error}.",
                 hint="move it out of the way; --resume brings it back from the last checkpoint.",
@@ -157,14 +158,35 @@ class RunFolder:
         atomic_write(self.path / name, text.encode())
 
 
-def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, bool]:
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Lock a run folder, which is created if necessary. The system releases the lock when its process ends."""
+    lock = FileLock(folder / LOCK)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        hint = f"wait for it, stop it, or choose another --out. If its host is down, delete {folder / LOCK}."
+        raise InputError(f"another run works in {folder}.", hint=hint) from None
+    except OSError as error:
+        raise InputError(
+            f"the run folder {folder} cannot be written to: {error.strerror or error}.",
+            hint="choose another --out, or free disk space and check the permissions of the folder.",
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def open_run(path: Path, recipe: Recipe, resume: bool) -> tuple[RunFolder, bool]:
     """Return the folder of a new or resumed run, and whether it is resumed."""
-    path = Path(out) if out else _default_folder(recipe.name, resume)
     folder = RunFolder(path)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} is a file, not a folder for a run.", hint="choose another --out.")
     if not folder.has_begun:
-        if path.exists() and any(not _is_ours(entry.name) for entry in path.iterdir()):
+        killed = (LOCK, ".part")  # files left by a run that was killed during its start
+        if path.exists() and not all(entry.name.endswith(killed) for entry in path.iterdir()):
             raise InputError(f"{path} is not empty and holds no run.", hint="choose another --out.")
         return folder, False
     if not resume:
@@ -172,10 +194,9 @@ def open_run(out: str | None, recipe: Recipe, resume: bool) -> tuple[RunFolder, 
             f"{path} holds another run already.",
             hint="choose another --out, or continue that run with --resume.",
         )
-    differences = _differences(read_recipe(path / "recipe.toml"), recipe)
-    difference = next((found for found in differences if found[0] not in FREE), None)
-    if difference is not None:
-        name, was, now = difference
+    for name, was, now in differences(read_recipe(path / "recipe.toml"), recipe):
+        if name in FREE:
+            continue
         raise InputError(
             f"{path} holds a run of another recipe: {name} was {was!r} and is now {now!r}.",
             hint="resume with the settings of that run, or choose another --out.",
@@ -193,7 +214,7 @@ def find_compact(path: Path) -> tuple[Path, Path | None]:
     raise InputError(f"{path} holds neither a run nor a compact network.", hint="pass a folder that depl0 wrote.")
 
 
-def _default_folder(name: str, resume: bool) -> Path:
+def default_folder(name: str, resume: bool) -> Path:
     """Return the first free folder of runs/NAME, runs/NAME-2, …; to resume, the last existing one."""
     taken, number = None, 1
     while True:
@@ -203,26 +224,17 @@ def _default_folder(name: str, resume: bool) -> Path:
         taken, number = path, number + 1
 
 
-def _is_ours(name: str) -> bool:
-    """Return True if a file was left by a run that was killed during its start."""
-    return name.endswith(".part") or name == LOCK
-
-
-def first_difference(left: Recipe, right: Recipe) -> tuple[str, object, object]:
-    """Return the first field in which two recipes differ, and its two values."""
-    return next(_differences(left, right))
-
-
-def _differences(left: Recipe, right: Recipe) -> Iterator[tuple[str, object, object]]:
-    a, b = left.model_dump(), right.model_dump()
-    for section, fields in a.items():
-        if not isinstance(fields, dict):
-            if fields != b[section]:
-                yield section, fields, b[section]
-            continue
-        for field, value in fields.items():
-            if value != b[section][field]:
-                yield f"{section}.{field}", value, b[section][field]
+def differences(left: Recipe, right: Recipe) -> Iterator[tuple[str, object, object]]:
+    """Yield the fields in which two recipes differ, and their two values."""
+    a, b = (
+        {
+            f"{section}.{field}" if field else section: value
+            for section, fields in recipe.model_dump().items()
+            for field, value in (fields.items() if isinstance(fields, dict) else [("", fields)])
+        }
+        for recipe in (left, right)
+    )
+    yield from ((name, value, b[name]) for name, value in a.items() if value != b[name])
 
 
 def environment() -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import annotated_types as at
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
-from depl0.app.runs.gate_log import SCALE
+from depl0.app.runs.records import SCALE
 from depl0.app.tasks import metric_in
 
 Count = Annotated[float, at.Ge(0)]

@@ -16,7 +16,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from depl0.app.runtime.accelerator import any_process
+from depl0.app.runtime.processes import any_rank
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 
@@ -47,7 +47,7 @@ class NumberGuard:
 
 def check(accelerator: Accelerator, wrong: str | None, where: str) -> None:
     """Raise in all processes if anything is wrong in any."""
-    (any_wrong,) = any_process(accelerator, wrong is not None)
+    (any_wrong,) = any_rank(accelerator, wrong is not None)
     if any_wrong:
         found = [wrong] if accelerator.num_processes == 1 else gather_object([wrong])
         raise diverged(f"{next(text for text in found if text)} ({where}).")
@@ -109,7 +109,7 @@ def _largest(tensors: Iterable[Tensor | None], nothing: Tensor) -> Tensor:
 
 
 @contextmanager
-def explained_batches() -> Iterator[None]:
+def explain_batch_norm() -> Iterator[None]:
     """Add advice to the error that batch norm raises for a single value per channel."""
     try:
         yield

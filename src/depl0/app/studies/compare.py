@@ -14,7 +14,7 @@ from depl0.app.methods import METHODS
 from depl0.app.recipes.recipe import Recipe, folder_name, for_method, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.progress import Reporter
-from depl0.app.runtime.accelerator import is_first_process
+from depl0.app.runtime.processes import is_first_process
 from depl0.app.studies.pictures import write_comparison
 from depl0.app.studies.study import Outcome, Result, Study, to_json
 from depl0.app.studies.tables import describe, is_on_frontier, made_with, over_seeds, tabulate

@@ -19,9 +19,9 @@ from depl0._util.progress import StopRequested, check_stop
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, write_recipe
 from depl0.app.runs import schema as content
-from depl0.app.runs.folder import RunFolder, first_difference
+from depl0.app.runs.folder import RunFolder, differences
 from depl0.app.runs.progress import Reporter
-from depl0.app.runtime.accelerator import is_first_process
+from depl0.app.runtime.processes import is_first_process
 from depl0.app.studies.member import LOGS, Failure, run_member
 from depl0.app.studies.workers import Job, Workers
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
@@ -175,7 +175,7 @@ class Study:
             )
         for name, recipe in self.members.items():
             if earlier[name] != recipe:
-                field, was, now = first_difference(earlier[name], recipe)
+                field, was, now = next(differences(earlier[name], recipe))
                 raise InputError(
                     f"{self.folder} holds a comparison of another recipe: {field} of {name} was {was!r} and is now "
                     f"{now!r}.",

@@ -1,20 +1,31 @@
-"""The metric of a task on validation or test data."""
+"""The metric of a task on validation or test data, and a classifier's predictions before and after pruning."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import base64
+import struct
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils import _pytree as pytree
 
-from depl0.app.data import Data
+from depl0.app.data import Data, DataInfo
 from depl0.app.tasks import Task
+from depl0.app.tasks.classification import Classification, class_scores
+from depl0.app.training.session import Session
 from depl0.errors import DataError
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import call
+
+MAX_CLASSES = 1000
+THUMBNAIL = 64
+"""pixels of the longer side"""
 
 
 @torch.no_grad()
@@ -58,3 +69,129 @@ def final_scores(accelerator: Accelerator, model: nn.Module, data: Data, task: T
     test = evaluate(accelerator, model, data.test.epoch(0), task)
     held_out = data.validation
     return Scores(test, None if held_out is None else evaluate(accelerator, model, held_out.epoch(0), task))
+
+
+# -- predictions -------------------------------------------------------------------------------------------------------
+
+
+def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Module) -> dict[str, Any] | None:
+    """Return the content of ``answers.json``; None if the task is not classification, or has too many classes.
+
+    Args:
+        session: the run.
+        dense: the network that was pruned, or None if it was not trained. The figures by class are then those of the
+            dense network trained beside the search, if there is one, and no predictions are compared.
+        compact: the pruned network.
+    """
+    info = session.data.info
+    if not _has_classes(session):
+        return None
+    labels, after = _predictions(session, compact)
+    before = None if dense is None else _predictions(session, dense)[1]
+    changed = labels[:0] if before is None else (before != after).nonzero().flatten()
+    images, right = _by_class(session, labels), _by_class(session, labels[after == labels])
+    right_dense = session.state.dense_right if before is None else _by_class(session, labels[before == labels])
+    names = info.class_names or [str(label) for label in range(len(images))]
+    return {
+        "split": session.data.split,
+        "images": sum(images),
+        "changed": None if before is None else sum(_by_class(session, labels[changed])),
+        "classes": [
+            {
+                "name": name,
+                "images": images[label],
+                "dense": right_dense and right_dense[label],
+                "compact": right[label],
+            }
+            for label, name in enumerate(names)
+        ],
+        "examples": [
+            {
+                "number": place,
+                "label": int(labels[place]),
+                "dense": int(after[place] if before is None else before[place]),
+                "compact": int(after[place]),
+                "picture": image,
+            }
+            for place, image in _pictures(session, labels, changed.tolist())
+        ],
+    }
+
+
+def right_in_classes(session: Session, network: nn.Module) -> list[int] | None:
+    """Return the number of correct predictions in each class; None if the task is not classification."""
+    if not _has_classes(session):
+        return None
+    labels, found = _predictions(session, network)
+    return _by_class(session, labels[found == labels])
+
+
+def _has_classes(session: Session) -> bool:
+    return isinstance(session.task, Classification) and 1 < (session.data.info.num_classes or 0) <= MAX_CLASSES
+
+
+@torch.no_grad()
+def _predictions(session: Session, network: nn.Module) -> tuple[Tensor, Tensor]:
+    """Return the labels of this process's images, and the classes that a network predicts."""
+    found = []
+    with evaluation_mode(network), session.accelerator.autocast():
+        for images, labels in session.data.for_choices.epoch(0):
+            found.append(torch.stack([labels, class_scores(call(network, images)).argmax(1)]))
+    labels, predicted = torch.cat(found, 1)
+    return labels, predicted
+
+
+def _by_class(session: Session, labels: Tensor) -> list[int]:
+    """Return the number of labels of each class over all processes."""
+    counts = torch.bincount(labels, minlength=session.data.info.num_classes or 0).float()
+    return [int(number) for number in session.accelerator.reduce(counts, reduction="sum").tolist()]
+
+
+def _pictures(session: Session, labels: Tensor, places: list[int]) -> Iterator[tuple[int, str | None]]:
+    """Yield the first of these images with their numbers, equally many of every class."""
+    info, most = session.data.info, session.recipe.run.examples
+    if info.image_shape is None or not most:
+        return
+    taken: Counter[int] = Counter()
+    chosen: list[int] = []
+    for place in places:
+        label = int(labels[place])
+        if len(chosen) < most and taken[label] < max(1, most // (info.num_classes or 1)):
+            taken[label] += 1
+            chosen.append(place)
+    first = 0
+    for images, _ in session.data.for_choices.epoch(0) if chosen else ():
+        for place in [place for place in chosen if first <= place < first + len(images)]:
+            yield place, picture(images[place - first], info)
+        first += len(images)
+
+
+def picture(image: Tensor, info: DataInfo) -> str | None:
+    """Return a small image (channels, height, width) as a PNG file in base64; None if the channels are not colours."""
+    if image.shape[0] not in (1, 3):
+        return None
+    image = image.float().cpu()
+    if info.mean is not None and info.std is not None:
+        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
+        image = image * std + mean
+    else:  # normalised by user code: the darkest value becomes black
+        image = (image - image.min()) / (image.max() - image.min()).clamp(min=1e-9)
+    height, width = image.shape[1:]
+    if max(height, width) > THUMBNAIL:
+        scale = THUMBNAIL / max(height, width)
+        sides = max(1, round(scale * height)), max(1, round(scale * width))
+        image = functional.interpolate(image[None], sides, mode="bilinear", antialias=True)[0]
+    pixels = (255 * image).round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
+    return base64.b64encode(_png(pixels)).decode()
+
+
+def _png(pixels: Tensor) -> bytes:
+    """Return uint8 pixels (height, width, 1 or 3) as a PNG file."""
+    height, width, channels = pixels.shape
+    rows = b"".join(b"\0" + bytes(row.flatten().tolist()) for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    chunks = (
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)

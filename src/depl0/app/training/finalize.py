@@ -10,18 +10,15 @@ from torch import Tensor, nn
 
 import depl0.surgery.files as files
 from depl0._util.progress import check_stop
-from depl0.app.runs.gate_log import settled_epoch
-from depl0.app.runs.summary import layer_table, measured
+from depl0.app.runs.records import layer_table, measured, settled_epoch
+from depl0.app.runtime.execution import set_contiguous
 from depl0.app.runtime.guard import check, wrong_parameter
-from depl0.app.runtime.network import set_contiguous
 from depl0.app.runtime.processes import check_same
-from depl0.app.training.answers import compare_answers
-from depl0.app.training.evaluate import Scores, final_scores
+from depl0.app.training.evaluate import Scores, compare_answers, final_scores
 from depl0.app.training.session import Session
 from depl0.app.training.setup import model_factory
-from depl0.app.training.tracking import track_result
 from depl0.costs.count import cost
-from depl0.errors import FormatError, InputError
+from depl0.errors import FormatError
 from depl0.gated import GatedModel
 from depl0.select.latency import measured_share
 from depl0.surgery.record import CompactRecord, record_of
@@ -35,13 +32,14 @@ def finalize(
     ``trained`` is the original dense network for comparison, or None if it was not trained.
     """
     accelerator = session.accelerator
-    record = record_for(compact)
+    record = record_of(compact)
+    assert record is not None, "it was extracted"
     check_same(accelerator, "the structure of the compact network", json.dumps(files.record_to_json(record)["keep"]))
     check(accelerator, wrong_parameter(compact, session.global_step), "the compact network")
-    for network in (compact, gated.host):  # measured in the layout that networks loaded from a file have
+    dense = trained if trained is not None else model_factory(session.recipe, session.data)().to(accelerator.device)
+    for network in (compact, dense):  # measured in the layout that networks loaded from a file have
         set_contiguous(network)
     scores = final_scores(accelerator, compact, session.data, session.task)
-    dense = model_factory(session.recipe, session.data)().to(accelerator.device)
     summary = _summary(session, gated, record, scores, (dense, compact), example)
     answers = compare_answers(session, trained, compact)
     check_stop()
@@ -50,7 +48,7 @@ def finalize(
         if answers is not None:
             session.folder.keep_answers(answers)
         session.folder.finish(summary)
-        track_result(accelerator, session.folder, summary)
+        session.trackers.log_result(session.folder, summary)
     return summary
 
 
@@ -94,10 +92,10 @@ def _summary(
         "macs_left": left["macs"],
         "params_left": left["params"],
         "latency_budget": state.latency,
-        "freezing": state.freezing.to_dict(metric.name),
+        "freezing": state.freezing,
         "convergence": state.convergence,
         "settled_epoch": _settled(session, frozen),
-        "compactions": [dataclasses.asdict(entry) for entry in state.compactions],
+        "compactions": state.compactions,
         "certificate": dataclasses.asdict(record.certificate),
         "agreement": None if record.agreement is None else dataclasses.asdict(record.agreement),
         "removed": list(record.removed),
@@ -120,11 +118,3 @@ def _settled(session: Session, frozen: list[float]) -> float | None:
         return settled_epoch(session.folder.gates.read(), frozen, session.recipe.gates.evaluation)
     except FormatError:
         return None
-
-
-def record_for(compact: nn.Module) -> CompactRecord:
-    """Return the record of the cut of an extracted network."""
-    record = record_of(compact)
-    if record is None:
-        raise InputError(f"expected a compact network, got {type(compact).__name__} instead.")
-    return record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, final
 
 import torch
 from accelerate import Accelerator
@@ -13,13 +13,12 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import broadcast_buffers
 from depl0._util.progress import stop_asked, stop_deferred
-from depl0.app.runtime.accelerator import any_process, prepare, restore
-from depl0.app.runtime.guard import explained_batches
-from depl0.app.runtime.network import compiled, match_state_layout, set_channels_last
-from depl0.app.training.checkpoints import Sums, is_checkpoint_due, is_step_to_save, restore_phase, save_phase
+from depl0.app.runtime.execution import compiled, match_state_layout, set_channels_last
+from depl0.app.runtime.guard import explain_batch_norm
+from depl0.app.runtime.processes import any_rank, release
 from depl0.app.training.evaluate import evaluate
 from depl0.app.training.phase import Phase
-from depl0.app.training.session import Session
+from depl0.app.training.session import Session, Sums, restore_phase, save_phase
 from depl0.errors import RunInterruptedError
 from depl0.search.calibration import call
 
@@ -31,14 +30,9 @@ _CHECK_SECONDS = 5.0
 
 def run_phase(session: Session, phase: Phase) -> None:
     """Train for the phase's epochs, resuming from a checkpoint if there is one."""
-    _run_phase(session, phase)
-    session.epoch = phase.epochs
-
-
-def _run_phase(session: Session, phase: Phase) -> None:
     accelerator, batches, is_new = session.accelerator, session.data.train, session.checkpoint_of(phase.name) is None
     epoch, first_step, sums = restore_phase(session, phase)  # first, because it may make the network smaller
-    wrapped = _prepare(session, phase)
+    wrapped, timing = _prepare(session, phase), _Timing(session)
     session.reporter.begin(
         phase.name, phase.epochs, batches.steps, epoch * batches.steps + first_step, session.task.metric
     )
@@ -53,9 +47,8 @@ def _run_phase(session: Session, phase: Phase) -> None:
                     session.epoch = epoch + step / batches.steps
                     if phase.before_step():  # parameters were replaced: wrap the network again
                         del wrapped
-                        restore(accelerator, phase.called)
-                        wrapped = _prepare(session, phase)
-                        wrapped.train()
+                        release(accelerator, phase.called)
+                        wrapped = _prepare(session, phase).train()
                     if epoch == 0 and step == 0:  # gates move now, unless a warm-up keeps them open
                         _write_gates(session, phase, 0)
                     for scheduled in phase.optimizers:
@@ -66,19 +59,17 @@ def _run_phase(session: Session, phase: Phase) -> None:
                     every = session.recipe.run.gates_steps
                     if every and session.global_step % every == 0 and step + 1 < batches.steps:
                         _write_gates(session, phase, epoch + (step + 1) / batches.steps)
-                    _after_step(session, phase, epoch, step + 1, sums)
+                    _after_step(session, phase, timing, epoch, step + 1, sums)
                 phase.after_epoch()
                 _write_epoch(session, phase, epoch + 1, sums, time.monotonic() - start)
                 epoch, first_step, sums = epoch + 1, 0, None
-                stop, due = any_process(accelerator, stop_asked(), is_checkpoint_due(session))
-                if epoch == phase.epochs or due or stop:
-                    save_phase(session, phase, epoch, 0, sums)
-                if stop:  # requested during the evaluation of the epoch
-                    raise _interrupted(session)
+                is_due = epoch == phase.epochs or timing.is_checkpoint_due()
+                _save_or_stop(session, phase, timing, epoch, 0, sums, is_due=is_due)
     finally:
         session.reporter.end()
         wrapped = phase.called  # the wrapper refers to the process group, so it is collected here
-        restore(accelerator, phase.called)
+        release(accelerator, phase.called)
+    session.epoch = phase.epochs
 
 
 def _prepare(session: Session, phase: Phase) -> nn.Module:
@@ -93,17 +84,17 @@ def _prepare(session: Session, phase: Phase) -> nn.Module:
 
 def prepare_phase(accelerator: Accelerator, phase: Phase) -> nn.Module:
     """Prepare the network and its optimizers with the accelerator; return the prepared network."""
-    optimizers = [scheduled.optimizer for scheduled in phase.optimizers]
-    wrapped, prepared = prepare(accelerator, phase.called, optimizers, phase.find_unused_parameters)
+    accelerator.ddp_handler.find_unused_parameters = phase.find_unused_parameters
+    wrapped, *prepared = accelerator.prepare(phase.called, *(scheduled.optimizer for scheduled in phase.optimizers))
     for scheduled, optimizer in zip(phase.optimizers, prepared, strict=True):
         scheduled.optimizer = optimizer
-    return wrapped
+    return wrapped  # type: ignore[no-any-return]
 
 
 def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, targets: Any) -> Sums:
     """Run one step; return its contribution to the epoch's sums, without synchronizing the device."""
     accelerator, teacher = session.accelerator, phase.distillation
-    with accelerator.autocast(), explained_batches():
+    with accelerator.autocast(), explain_batch_norm():
         with teacher.watch(phase.model) if teacher is not None else nullcontext({}) as blocks:
             outputs = call(wrapped, inputs)
         losses = phase.losses(outputs, targets)
@@ -126,11 +117,52 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
     return Sums(torch.cat([both * count, torch.full_like(both[:1], count)]), measured)
 
 
-def _after_step(session: Session, phase: Phase, epoch: int, step: int, sums: Sums) -> None:
+# -- checks, checkpoints and stops -----------------------------------------------------------------------------------
+
+
+@final
+class _Timing:
+    """Decides when to check the loss and when to save; every process comes to the same decision on its own."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._saved = self._checked = time.monotonic()
+        self._step, self._next_check = session.global_step, 0
+
+    def is_check_due(self) -> bool:
+        """Return True if a check is due: every 20 steps, and often enough for several processes to stop together."""
+        accelerator, step = self._session.accelerator, self._session.global_step
+        if accelerator.num_processes == 1 or step < self._next_check:
+            return accelerator.num_processes == 1 and step % _CHECK_EVERY == 0
+        now = time.monotonic()
+        rate = (step - self._step) / max(now - self._checked, 1e-3)
+        wanted = torch.tensor(float(min(rate * _CHECK_SECONDS, _CHECK_EVERY)), device=accelerator.device)
+        steps = float(accelerator.reduce(wanted, reduction="mean"))
+        self._next_check, self._step, self._checked = step + max(1, int(steps)), step, now
+        return True
+
+    def is_step_to_save(self) -> bool:
+        """Return True if ``run.checkpoint_steps`` requires a checkpoint after this step."""
+        steps = self._session.recipe.run.checkpoint_steps
+        return steps is not None and self._session.global_step % steps == 0
+
+    def is_checkpoint_due(self) -> bool:
+        """Return True if a checkpoint is due, by steps or by time."""
+        run = self._session.recipe.run
+        if run.checkpoint_steps is not None:
+            return self.is_step_to_save()
+        return time.monotonic() - self._saved >= 60 * run.checkpoint_minutes
+
+    def note_saved(self) -> None:
+        """Start to wait for the next checkpoint."""
+        self._saved = time.monotonic()
+
+
+def _after_step(session: Session, phase: Phase, timing: _Timing, epoch: int, step: int, sums: Sums) -> None:
     """Stop on non-finite values or on request, and save if a checkpoint is due."""
     last = step == session.data.train.steps
     asked = stop_asked() and session.accelerator.num_processes == 1  # several processes stop together, at a check
-    if not (last or asked or _is_time_to_check(session) or is_step_to_save(session)):
+    if not (last or asked or timing.is_check_due() or timing.is_step_to_save()):
         return
     names = [scheduled.name for scheduled in phase.optimizers]
     lr = phase.optimizers[0].optimizer.param_groups[0]["lr"]
@@ -148,43 +180,32 @@ def _after_step(session: Session, phase: Phase, epoch: int, step: int, sums: Sum
                 "lr": lr,
             }
         )
-    stop, due = any_process(session.accelerator, stop_asked(), is_checkpoint_due(session))
-    if stop or (due and not last):
+    _save_or_stop(session, phase, timing, epoch, step, sums, is_due=timing.is_checkpoint_due() and not last)
+
+
+def _save_or_stop(
+    session: Session, phase: Phase, timing: _Timing, epoch: int, step: int, sums: Sums | None, *, is_due: bool
+) -> None:
+    """Save if a checkpoint is due in any process or a stop was requested, and then stop."""
+    stop, due = any_rank(session.accelerator, stop_asked(), is_due)
+    if stop or due:
         save_phase(session, phase, epoch, step, sums)
+        timing.note_saved()
     if stop:
-        raise _interrupted(session)
-
-
-def _interrupted(session: Session) -> RunInterruptedError:
-    return RunInterruptedError(
-        f"interrupted at step {session.global_step}; everything is saved in {session.folder.path}.",
-        hint="re-run with --resume to continue.",
-    )
-
-
-def _is_time_to_check(session: Session) -> bool:
-    """Return True if a check is due. Every process must compute the same result on its own."""
-    if session.accelerator.num_processes == 1:
-        return session.global_step % _CHECK_EVERY == 0
-    if session.global_step < session.next_check:
-        return False
-    (step, then), now = session.last_check, time.monotonic()
-    rate = (session.global_step - step) / max(now - then, 1e-3)
-    wanted = torch.tensor(float(min(rate * _CHECK_SECONDS, _CHECK_EVERY)), device=session.accelerator.device)
-    steps = float(session.accelerator.reduce(wanted, reduction="mean")) if then else 1.0
-    session.next_check, session.last_check = session.global_step + max(1, int(steps)), (session.global_step, now)
-    return True
+        raise RunInterruptedError(
+            f"interrupted at step {session.global_step}; everything is saved in {session.folder.path}.",
+            hint="re-run with --resume to continue.",
+        )
 
 
 # -- records after an epoch --------------------------------------------------------------------------------------------
 
 
 def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, seconds: float) -> None:
-    accelerator = session.accelerator
+    accelerator, metric = session.accelerator, session.task.metric.name
     assert sums is not None, "an epoch has at least one step"
     total = sums.over_processes(accelerator)
     loss, task_loss, count = total.losses.tolist()
-    metric = session.task.metric.name
     broadcast_buffers(phase.model)
     score = evaluate(accelerator, phase.model, session.data.for_choices.epoch(0), session.task)
     line: dict[str, Any] = {
@@ -202,7 +223,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
     }
     if accelerator.is_main_process:
         session.folder.metrics.add(line)
-        accelerator.log(_scalars(phase.name, line), step=session.global_step)
+        session.trackers.log(_scalars(phase.name, line), session.global_step)
     _write_gates(session, phase, epoch)
     session.reporter.epoch(line)
 

@@ -11,7 +11,7 @@ from torch import nn
 from depl0.app.data import DataInfo
 from depl0.app.methods import Learned
 from depl0.app.recipes.recipe import Recipe, method_of
-from depl0.app.runtime.network import set_channels_last, why_not_channels_last
+from depl0.app.runtime.execution import set_channels_last, why_not_channels_last
 from depl0.app.tasks.classification import Classification
 from depl0.app.training.session import Session
 from depl0.errors import InputError

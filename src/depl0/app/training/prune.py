@@ -1,39 +1,56 @@
-"""A complete run: search with gates, freeze, extract, fine-tune, and write the summary."""
+"""A complete run: search with gates, freeze, extract, recover, fine-tune, and write the summary."""
 
 from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
 
 import depl0.surgery.files as files
+from depl0._util.distributed import broadcast_buffers, broadcast_parameters
 from depl0._util.progress import check_stop
 from depl0.app.recipes.recipe import Recipe, distill_share
-from depl0.app.runs.folder import RunFolder, open_run
+from depl0.app.runs.folder import RunFolder, default_folder, open_run
 from depl0.app.runs.paths import resolve_paths
-from depl0.app.runs.progress import Quiet, Reporter
-from depl0.app.runtime.accelerator import make_accelerator
-from depl0.app.runtime.processes import stoppable
-from depl0.app.training.answers import right_in_classes
-from depl0.app.training.evaluate import final_scores
-from depl0.app.training.finalize import finalize, record_for
+from depl0.app.runs.progress import Quiet, Reporter, shown_as
+from depl0.app.runtime.execution import threads_by_work
+from depl0.app.runtime.processes import make_accelerator, stoppable
+from depl0.app.tasks.classification import Classification, Segmentation
+from depl0.app.training.evaluate import evaluate, final_scores, right_in_classes
+from depl0.app.training.finalize import finalize
 from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import finetune_optimizer, weight_optimizer
 from depl0.app.training.phase import PlainPhase
 from depl0.app.training.preflight import check_above_chance, choose_layout, header, steps_by_phase
-from depl0.app.training.recovery import recover
-from depl0.app.training.search import record_cut, search
+from depl0.app.training.search import calibration, record_cut, search
 from depl0.app.training.session import Session, open_session
-from depl0.app.training.setup import budget_warnings, gated_network, model_factory, open_data_for, with_preprocessing
+from depl0.app.training.setup import (
+    budget_warnings,
+    gated_network,
+    model_factory,
+    open_data_for,
+    preprocessing_of,
+    with_preprocessing,
+)
+from depl0.app.training.tracking import check_installed
 from depl0.gated import GatedModel
-from depl0.search.recovery.distillation import DistillationLoss
+from depl0.search.calibration import MOST_INPUTS, Calibration
+from depl0.search.one_shot import note_agreement
+from depl0.search.recovery.distillation import BLOCKS, DistillationLoss
+from depl0.search.recovery.outputs import compare_by, measure_agreement
+from depl0.search.recovery.self_distillation import VALUE_BLOCKS, distill
 from depl0.search.state import Cut
-from depl0.surgery.record import apply_record, remember
+from depl0.surgery.record import apply_record, record_of, remember
+
+JUDGING_INPUTS = 256
+_FIRST_EPOCH = 2_000_000
+"""epoch of the training data during recovery; those of a search start from 0"""
 
 
 def prune(
@@ -55,28 +72,42 @@ def prune(
         InputError: the recipe does not fit the network, the data or the folder.
         TrainingError: training was interrupted or diverged; the folder holds the last checkpoint, if any.
     """
-    recipe = with_preprocessing(recipe, Path(out or ""))
-    folder, goes_on = open_run(out, recipe, resume)
-    said = reporter or Quiet()
-    done = folder.finished(said.note) if goes_on else None
+    reporter = reporter or Quiet()
+    path = Path(out) if out else default_folder(recipe.name, resume)
+    resolved = resolve_paths(recipe, path)  # a run may be resumed from another folder
+    preprocessing = preprocessing_of(resolved)
+    recipe, resolved = (with_preprocessing(each, preprocessing) for each in (recipe, resolved))
+    folder, goes_on = open_run(path, recipe, resume)
+    done = folder.finished(reporter.note) if goes_on else None
     if done is None:
-        with stoppable(folder):
-            done = _prune(recipe, folder, goes_on, resume, said)
+        with stoppable(folder), threads_by_work() as choose_threads:
+            done = _prune(resolved, recipe, folder, goes_on, resume, reporter, choose_threads)
     return folder, done
 
 
-def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, reporter: Reporter) -> dict[str, Any]:
-    accelerator = make_accelerator(recipe, folder.path)
-    said = reporter if accelerator.is_main_process else Quiet()
-    written, recipe = recipe, resolve_paths(recipe, folder.path)  # a run may be resumed from another folder
-    said.note(f"opening {recipe.data.spec} …")
+def _prune(
+    recipe: Recipe,
+    written: Recipe,
+    folder: RunFolder,
+    goes_on: bool,
+    resume: bool,
+    reporter: Reporter,
+    choose_threads: Callable[[float], None],
+) -> dict[str, Any]:
+    accelerator = make_accelerator(recipe)
+    reporter = reporter if accelerator.is_main_process else Quiet()
+    check_installed(recipe.run.trackers)
+    reporter.note(f"opening {recipe.data.spec} …")
     data = open_data_for(recipe, accelerator.device, accelerator.process_index, accelerator.num_processes)
     check_stop()
     make_host = model_factory(recipe, data)
-    said.note(f"analysing {recipe.model.spec} …")
-    gated, example, start = gated_network(recipe, accelerator, data, make_host)
+    reporter.note(f"analysing {recipe.model.spec} …")
+    gated, example, start = gated_network(recipe, accelerator, data, make_host, choose_threads)
     check_stop()
-    with open_session(written, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter) as session:
+    session_of = open_session(
+        recipe, written, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter
+    )
+    with session_of as session:
         session.trained = start.trained
         choose_layout(session, gated.host)
         for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
@@ -85,12 +116,14 @@ def _prune(recipe: Recipe, folder: RunFolder, goes_on: bool, resume: bool, repor
         session.distillation = _teacher(session, gated.host)
         dense = _dense_copy(session, gated.host)
         _measure_dense(session, gated.host)
-        if session.is_past("search"):
-            compact = _finetune_from_checkpoint(session, gated, make_host, dense)
-        else:
+        is_past = session.is_past("search")
+        if not is_past:
             search(session, gated)
-            compact = _extract_and_finetune(session, gated, dense)
+        compact = _extract_and_finetune(session, gated, dense, make_host if is_past else None)
         return finalize(session, gated, compact, example, dense)
+
+
+# -- the dense network -----------------------------------------------------------------------------------------------
 
 
 def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
@@ -111,6 +144,13 @@ def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
         blocks=recipe.distill_blocks,
         soft=session.task.distill,
     )
+
+
+def _dense_copy(session: Session, host: nn.Module) -> nn.Module | None:
+    """Return a copy for recovery and comparison; None if the dense network is not trained."""
+    if session.recipe.finetune.recover > 0 and not session.trained:
+        session.reporter.note("no recovery: the dense network is not trained")
+    return copy.deepcopy(host) if session.trained else None
 
 
 def _measure_dense(session: Session, host: nn.Module) -> None:
@@ -142,20 +182,35 @@ def dense_phase(session: Session, host: nn.Module) -> PlainPhase:
     return PlainPhase("dense", host, optimizers, epochs, session.task, clip_norm=recipe.search.clip_norm)
 
 
-def _dense_copy(session: Session, host: nn.Module) -> nn.Module | None:
-    """Return a copy for recovery and comparison; None if the dense network is not trained."""
-    if session.recipe.finetune.recover > 0 and not session.trained:
-        session.reporter.note("no recovery: the dense network is not trained")
-    return copy.deepcopy(host) if session.trained else None
+# -- the pruned network ----------------------------------------------------------------------------------------------
 
 
-def _extract_and_finetune(session: Session, gated: GatedModel, dense: nn.Module | None) -> nn.Module:
-    """Return the fine-tuned compact network of a search that has just ended."""
-    if not _finetunes_gated(session.recipe):
+def _extract_and_finetune(
+    session: Session, gated: GatedModel, dense: nn.Module | None, make_host: Callable[[], nn.Module] | None
+) -> nn.Module:
+    """Return the fine-tuned compact network of a search.
+
+    ``make_host`` is given for a resumed run whose search had finished before the checkpoint.
+    """
+    recipe = session.recipe
+    if recipe.finetune.gated or recipe.search.cut == "never":
+        if make_host is None:
+            _cut_closed(session, gated)
+        finetune(session, gated, gated.host)
+        return _extracted(session, gated, dense)
+    if make_host is None:
         compact = _extracted(session, gated, dense)
-        session.state.record = json.dumps(files.record_to_json(record_for(compact)))
-        finetune(session, compact, compact)
-        return compact
+        record = record_of(compact)
+        assert record is not None, "it was just extracted"
+        session.state.record = json.dumps(files.record_to_json(record))
+    else:
+        compact = _rebuild(session, make_host)
+    finetune(session, compact, compact)
+    return compact
+
+
+def _cut_closed(session: Session, gated: GatedModel) -> None:
+    """Fix the frozen gates for fine-tuning, and remove closed channels unless the recipe keeps them."""
     gates = torch.tensor(session.state.frozen_gates)
     closed = gates == 0
     if session.recipe.search.cut != "never" and bool((closed & ~gated.removed).any()):
@@ -164,8 +219,6 @@ def _extract_and_finetune(session: Session, gated: GatedModel, dense: nn.Module 
         share = gated.expected.rounded(gated.kept.float()).macs / gated.dense_cost.macs
         record_cut(session, Cut(session.global_step, share, int(gated.removed.sum())), "finetune", 0.0)
     gated.fix_gates(gates)
-    finetune(session, gated, gated.host)
-    return _extracted(session, gated, dense)
 
 
 def _extracted(session: Session, gated: GatedModel, dense: nn.Module | None) -> nn.Module:
@@ -173,24 +226,8 @@ def _extracted(session: Session, gated: GatedModel, dense: nn.Module | None) -> 
     recipe, compact = session.recipe, gated.extract()
     is_quick = recipe.search_epochs + recipe.finetune_epochs == 0
     if dense is not None and (is_quick or recipe.finetune.recover > 0):
-        recover(session, compact, dense)
+        _recover(session, compact, dense)
     return compact
-
-
-def _finetune_from_checkpoint(
-    session: Session, gated: GatedModel, make_host: Callable[[], nn.Module], dense: nn.Module | None
-) -> nn.Module:
-    """Return the compact network of a resumed run whose search had finished before the checkpoint."""
-    if _finetunes_gated(session.recipe):
-        finetune(session, gated, gated.host)
-        return _extracted(session, gated, dense)
-    compact = _rebuild(session, make_host)
-    finetune(session, compact, compact)
-    return compact
-
-
-def _finetunes_gated(recipe: Recipe) -> bool:
-    return recipe.finetune.gated or recipe.search.cut == "never"
 
 
 def _rebuild(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:
@@ -207,11 +244,10 @@ def finetune(session: Session, model: nn.Module, trained: nn.Module) -> None:
     recipe = session.recipe
     if recipe.finetune_epochs == 0:
         return
-    scheduled = finetune_optimizer(recipe, trained.parameters())
     phase = PlainPhase(
         "finetune",
         model,
-        [scheduled],
+        [finetune_optimizer(recipe, trained.parameters())],
         recipe.finetune_epochs,
         session.task,
         clip_norm=recipe.search.clip_norm,
@@ -219,3 +255,54 @@ def finetune(session: Session, model: nn.Module, trained: nn.Module) -> None:
         find_unused_parameters=recipe.run.compile and trained is not model,
     )
     run_phase(session, phase)
+
+
+# -- recovery without labels -----------------------------------------------------------------------------------------
+
+
+def _recover(session: Session, compact: nn.Module, dense: nn.Module) -> None:
+    """Distill the compact network from the dense network, for at most as many steps as in the recipe.
+
+    It is evaluated on validation images, or on training images if there are none. Agreement is measured at the end, on
+    images that are not used in training.
+    """
+    data, steps, reporter, task = session.data, session.recipe.finetune.recover, session.reporter, session.task
+    if steps > 0:
+        reporter.note(
+            f"recovering from the dense network's answers: at most {steps} steps (finetune.recover = 0: none)"
+        )
+        judging = calibration(session).judge if data.validation is None else data.validation.epoch(0)
+        with shown_as(reporter, "recovery"):
+            done = distill(
+                compact,
+                dense,
+                _TrainingInputs(session),
+                Calibration(judging, (), (), task.loss).inputs(JUDGING_INPUTS),
+                steps=steps,
+                soft=task.distill if task.distills else None,
+                blocks=BLOCKS if task.distills else VALUE_BLOCKS,
+            )
+        broadcast_parameters(compact)  # each process has used different data
+        broadcast_buffers(compact)
+        score = evaluate(session.accelerator, compact, data.for_choices.epoch(0), task)
+        losses = {"loss_before": done.before, "loss_after": done.after}
+        figures: dict[str, Any] = {"steps": done.steps, **losses, task.metric.name: score}
+        session.log_event("recovery", session.epoch, **figures)
+        shown = f"{task.metric.label} {task.metric.show(score)}"
+        reporter.note(f"recovered in {done.steps} steps: loss {done.before or 0:.3g} -> {done.after or 0:.3g}, {shown}")
+    inputs = Calibration(data.for_choices.epoch(0), (), (), task.loss).inputs(MOST_INPUTS)
+    has_classes = isinstance(task, (Classification, Segmentation))
+    comparison = compare_by(dense, inputs[0], 1 if has_classes else "auto")
+    note_agreement(compact, measure_agreement(compact, dense, inputs, comparison))
+
+
+@final
+class _TrainingInputs:
+    """Inputs of the training data with the recipe's augmentation, epoch after epoch."""
+
+    def __init__(self, session: Session) -> None:
+        self._train = session.data.train
+
+    def __iter__(self) -> Iterator[Any]:
+        for epoch in count(_FIRST_EPOCH):
+            yield from (inputs for inputs, _ in self._train.epoch(epoch))

@@ -23,9 +23,8 @@ from depl0.app.data import Batches
 from depl0.app.methods import Scored
 from depl0.app.methods.calibrated import Reconstruction
 from depl0.app.recipes.recipe import Recipe, method_of
-from depl0.app.runs.gate_log import describe_gates, gates_line
 from depl0.app.runs.progress import shown_as
-from depl0.app.runs.state import CompactionRecord, FreezingRecord
+from depl0.app.runs.records import describe_gates, gates_line
 from depl0.app.runtime.guard import diverged
 from depl0.app.runtime.processes import check_same
 from depl0.app.training.evaluate import evaluate
@@ -314,8 +313,16 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
         statistics, fitted = "compensated", [asdict(each) for each in freezing.compensation.fitted]
         for refused in freezing.compensation.refused:
             session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
-    state.freezing = FreezingRecord(before, after, freezing.forced, statistics, session.data.split, fitted)
-    session.log_event("freezing", session.epoch, **state.freezing.to_dict(task.metric.name))
+    name = task.metric.name
+    state.freezing = {
+        f"{name}_before": before,
+        f"{name}_after": after,
+        "gates_closed": freezing.forced,  # by the budget, although the evaluation rule had them open
+        "statistics": statistics,
+        "split": session.data.split,
+        "fitted": fitted,
+    }
+    session.log_event("freezing", session.epoch, **state.freezing)
     share = gated.snapshot().share(freezing.gates > 0, of)
     value = f"{task.metric.label} {task.metric.show(after)}"
     session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[of]} left, {value}")
@@ -323,7 +330,7 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
 
 def record_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None:
     """Record that the network shrank."""
-    session.state.compactions.append(CompactionRecord(epoch, session.global_step, cut.macs_share))
+    session.state.compactions.append({"epoch": epoch, "step": session.global_step, "macs_share": cut.macs_share})
     session.log_event("compaction", epoch, phase, macs_share=cut.macs_share, gates_gone=cut.gates_removed)
     session.reporter.note(f"network shrunk to {cut.macs_share:.1%} of the MACs")
 

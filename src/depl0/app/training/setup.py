@@ -20,8 +20,6 @@ from depl0.app.models.preprocessing import own_preprocessing, published_preproce
 from depl0.app.models.spec import factory, image_size
 from depl0.app.models.weights import NewHead, fill, has_published, load_weights, names_weights, published_weights
 from depl0.app.recipes.recipe import Recipe, method_of, task_of
-from depl0.app.runs.paths import resolve_paths
-from depl0.app.runtime.threads import choose_threads
 from depl0.app.tasks import check_network
 from depl0.config import GateConfig
 from depl0.costs.count import cost
@@ -29,17 +27,16 @@ from depl0.gated import GatedModel, attach
 from depl0.select.gates import budget_warning, check_budget
 
 
-def with_preprocessing(recipe: Recipe, run: Path) -> Recipe:
-    """Return a recipe with the preprocessing of image files from the network's own configuration, if it has one.
+def preprocessing_of(recipe: Recipe) -> dict[str, Any]:
+    """Return the preprocessing of image files from the network's own configuration, if it has one.
 
     For a network without one, small files that all have the same size are not resized. Fields that the recipe sets are
     kept. Data sets with a fixed size are unchanged.
     """
-    seen = resolve_paths(recipe, run)  # a run may be resumed from another folder
-    data, model = seen.data, seen.model
+    data, model = recipe.data, recipe.model
     name, _, path = data.spec.partition(":")
     if name != "folder" or None not in (data.image_size, data.mean, data.crop_share, data.interpolation):
-        return recipe
+        return {}
     fields = published_preprocessing(model.spec)
     if not fields and ":" in model.spec:
         classes = image_folders(Path(path).expanduser())[0].classes
@@ -48,9 +45,14 @@ def with_preprocessing(recipe: Recipe, run: Path) -> Recipe:
     if "image_size" not in fields and (size := own_size(Path(path).expanduser())):
         fields["image_size"] = size
     missing = {field: value for field, value in fields.items() if getattr(data, field) is None}
-    if data.image_size is not None and "crop_share" in missing:
-        del missing["crop_share"]  # it belongs to the configured size
-    return recipe.replace(data=recipe.data.replace(**missing)) if missing else recipe
+    if data.image_size is not None:
+        missing.pop("crop_share", None)  # it belongs to the configured size
+    return missing
+
+
+def with_preprocessing(recipe: Recipe, fields: dict[str, Any]) -> Recipe:
+    """Return a recipe with these fields of its data."""
+    return recipe.replace(data=recipe.data.replace(**fields)) if fields else recipe
 
 
 def open_data_for(recipe: Recipe, device: torch.device | str, rank: int = 0, world: int = 1) -> Data:
@@ -89,7 +91,10 @@ def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Modul
     is_users = ":" in model.spec and not has_published(model.spec)
     if is_users and model.pretrained:
         make_host = _factory(model.spec, info, pretrained=True)
-    loads_itself = is_users and not model.weights and comes_trained(make_host, recipe.run.seed)
+    other = None
+    if is_users and not model.weights and not model.pretrained:
+        seed_everything((recipe.run.seed + 1) % 2**32)
+        other = make_host()
     seed_everything(recipe.run.seed)
     host = make_host()
     if model.weights:
@@ -97,7 +102,7 @@ def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Modul
     if model.pretrained and not is_users:
         published = published_weights(model.spec, (info.image_shape or (3,))[0])
         return _loaded(published.source, host, fill(host, published.tensors, published.source, strict=model.strict))
-    if loads_itself and not model.pretrained:
+    if other is not None and comes_trained(host, other):
         note = f"weights of {model.spec} do not depend on the seed; treating the network as pretrained"
         return InitialNetwork(host, True, (note,))
     if names_weights(model.spec):
@@ -106,16 +111,12 @@ def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Modul
     return InitialNetwork(host, model.pretrained)
 
 
-def comes_trained(make_host: Callable[[], nn.Module], seed: int) -> bool:
-    """Return True if a function returns weights that do not depend on the seed, because it loads them.
+def comes_trained(network: nn.Module, other: nn.Module) -> bool:
+    """Return True if two networks, built with different seeds, have equal weights, because both were loaded.
 
     Constant values (the scales of a fresh batch norm) are ignored.
     """
-    built = []
-    for number in (seed + 1, seed + 2):
-        seed_everything(number % 2**32)
-        built.append(dict(make_host().named_parameters()))
-    first, second = built
+    first, second = dict(network.named_parameters()), dict(other.named_parameters())
     varied = [name for name, value in first.items() if value.numel() > 1 and bool((value != value.flatten()[0]).any())]
     same = sum(first[name].numel() for name in varied if name in second and torch.equal(first[name], second[name]))
     return 2 * same > sum(first[name].numel() for name in varied)
@@ -139,15 +140,19 @@ def first_example(data: Data) -> Any:
 
 
 def gated_network(
-    recipe: Recipe, accelerator: Accelerator, data: Data, make_host: Callable[[], nn.Module]
+    recipe: Recipe,
+    accelerator: Accelerator,
+    data: Data,
+    make_host: Callable[[], nn.Module],
+    choose_threads: Callable[[float], None],
 ) -> tuple[GatedModel, Any, InitialNetwork]:
     """Build the network of a recipe with its gates, identical in all processes; also return one image of the data."""
     start = initial_network(recipe, data, make_host)
     host = start.host.to(accelerator.device)
     example = first_example(data)
     check_network(task_of(recipe), host, example, data.info)
-    choose_threads(cost(host, example).macs * recipe.data.batch_size / accelerator.num_processes, accelerator.device)
-    # If layers are timed, one process does it and the others read its cached times.
+    if accelerator.device.type == "cpu":
+        choose_threads(cost(host, example).macs * recipe.data.batch_size / accelerator.num_processes)
     gated = attach_for(recipe, host, example)
     if accelerator.num_processes > 1:  # all ranks have the same network now, and each samples its own gates
         seed_everything(recipe.run.seed + accelerator.process_index)

@@ -1,8 +1,16 @@
-"""Execution of a network in training: memory layout of its weights, and compilation."""
+"""Execution of a network in training: number of threads, memory layout of its weights, and compilation.
+
+OpenMP threads wait for each other after every operation. If another process holds one of their cores, a small
+operation waits for milliseconds, and a tiny network trains many times slower than on one thread. Small steps therefore
+run on one thread. For larger ones, ``depl0.__main__`` lets waiting threads sleep instead of spin (OMP_WAIT_POLICY).
+"""
 
 from __future__ import annotations
 
 import copy
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -12,7 +20,46 @@ from torch import Tensor, nn
 from depl0.errors import InputError
 from depl0.host.network import evaluation_mode
 
+MACS_PER_THREAD = 250_000_000
+"""multiply-accumulates of one forward pass that occupy one thread; with fewer, synchronisation costs too much"""
+EXPLICIT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+"""environment variables by which users set the number of threads themselves"""
 BACKEND = "inductor"
+
+
+def threads_for(macs: float, available: int) -> int:
+    """Return the number of threads for forward passes with this number of multiply-accumulates.
+
+    >>> [threads_for(macs, available=4) for macs in (1e6, 5e8, 7.6e8, 1e12)]
+    [1, 2, 3, 4]
+    """
+    return max(1, min(available, int(macs // MACS_PER_THREAD)))
+
+
+@contextmanager
+def threads_by_work() -> Iterator[Callable[[float], None]]:
+    """Yield a function that sets the number of CPU threads for forward passes of this many multiply-accumulates.
+
+    The number is restored afterwards. It never changes if the user has set it, by ``OMP_NUM_THREADS`` or, within the
+    context, by ``torch.set_num_threads``.
+    """
+    available = chosen = torch.get_num_threads()
+    is_users = any(name in os.environ for name in EXPLICIT)
+
+    def choose(macs: float) -> None:
+        nonlocal chosen
+        if not is_users and torch.get_num_threads() == chosen:
+            chosen = threads_for(macs, available)
+            torch.set_num_threads(chosen)
+
+    try:
+        yield choose
+    finally:
+        if torch.get_num_threads() == chosen != available:
+            torch.set_num_threads(available)
+
+
+# -- memory layout ---------------------------------------------------------------------------------------------------
 
 
 def why_not_channels_last(accelerator: Accelerator, host: nn.Module, image_shape: tuple[int, ...]) -> str | None:
@@ -57,6 +104,9 @@ def match_state_layout(optimizer: Any) -> None:
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
+
+
+# -- compilation -----------------------------------------------------------------------------------------------------
 
 
 def compiled(network: nn.Module, device: torch.device) -> nn.Module:
