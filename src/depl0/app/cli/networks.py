@@ -95,7 +95,7 @@ def latency_command(
     image_size: Annotated[int, typer.Option(help="Models only: height and width of the images.", min=0)] = 0,
     channels: Annotated[int, typer.Option(help="Models only: channels of the images.", min=1)] = 3,
     classes: Annotated[int, typer.Option(help="Models only: number of classes.", min=1)] = 10,
-    seconds: Annotated[float, typer.Option(help="Time limit per comparison (s).")] = 10.0,
+    seconds: Annotated[float, typer.Option(help="Time limit per comparison (s).", min=0)] = 10.0,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
     """Time a network on this machine.
