@@ -322,5 +322,7 @@ def test_a_line_for_every_stage_in_a_log(trained: nn.Module, capsys: pytest.Capt
         for stage in (f"scoring, round {n} of 2", f"fitting, round {n} of 2", f"recovering {budget:g}")
     ]
     assert ": 20 steps, " in lines[-1] and "equal answers" in lines[-1]
+    depl0.prune(trained, EXAMPLE, data=INPUTS, recover=None)
+    assert capsys.readouterr().err.splitlines()[-1].startswith("depl0: comparing")
     depl0.prune(trained, EXAMPLE, data=INPUTS, recover=None, quiet=True)
     assert capsys.readouterr().err == ""

@@ -191,7 +191,8 @@ def prune(
         for share, _ in cut_in_rounds(gated, original, inputs, budgets, gated.config, changes, progress.phase):
             freed.release()
             pruned = gated.extract()
-            progress.phase(f"recovering {share:g}" if len(budgets) > 1 else "recovering")
+            stage = "recovering" if steps is not None or recovery_steps else "comparing"
+            progress.phase(f"{stage} {share:g}" if len(budgets) > 1 else stage)
             done = recovered(pruned)
             agreement = None if comparison is None else measure_agreement(pruned, original, held_out, comparison)
             note_agreement(pruned, agreement, done)
