@@ -44,7 +44,7 @@ demo: $(STAMP)
 
 zoo: $(STAMP)
 	@OMP_NUM_THREADS=2 $(BIN)/python -m tests.zoo $(ZOO)
-	@DEPL0_ALL=1 $(PYTEST) $(shell grep -rl --include='test_*.py' '^from tests.support.sampling' tests)
+	@DEPL0_ALL=1 $(PYTEST) $(shell grep -rlE --include='test_*.py' '^from tests.support.sampling|DEPL0_ALL' tests)
 
 # Chromium opens the reports in their tests. Only root may install it, and only with Debian's tools.
 browser:
