@@ -1,4 +1,4 @@
-"""What a run writes down: gates in ``metrics.jsonl`` and ``gates.jsonl``, networks and layers in ``summary.json``.
+"""Records of a run: gates in ``metrics.jsonl`` and ``gates.jsonl``, networks and layers in ``summary.json``.
 
 A report can be made from these files without other data.
 """
