@@ -61,7 +61,7 @@ the class scores. CPU seconds are of one thread on a machine that other programs
   up to c9fd4c2 were scored and cut once; rounds came later
 - `l1-norm`: the channels with the smallest L1 norm; nothing is refitted
 - `torch-pruning`: Torch-Pruning 1.6.1, group magnitude importance, one ratio for all layers inside of blocks, searched
-  until its MACs are at most half a per cent below the budget, with norms re-estimated on the same images
+  until its MACs are at most 0.7 per cent below the budget, with norms re-estimated on the same images
 - recovery is that of `depl0.prune` for all three, with the same images
 """
 
