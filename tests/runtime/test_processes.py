@@ -70,8 +70,9 @@ def test_two_processes_go_on_with_the_run_of_one(tmp_path: Path, capsys: pytest.
     assert [(line["phase"], line["epoch"]) for line in lines if "event" not in line] == [
         *(("search", epoch) for epoch in range(1, 7)), ("finetune", 1), ("finetune", 2),
     ]  # fmt: skip
-    compactions = [line["phase"] for line in lines if line.get("event") == "compaction"]
-    assert compactions[0] == "search"  # while both trained
+    compactions = [line for line in lines if line.get("event") == "compaction"]
+    assert compactions[0]["phase"] == "search"  # while both trained
+    assert compactions[-1]["macs_share"] == pytest.approx(summary["macs_left"])  # all closed gates, before fine-tuning
     assert summary == json.loads((out / "summary.json").read_text())
 
     first, second = (json.loads((tmp_path / f"rank{rank}.json").read_text()) for rank in (0, 1))

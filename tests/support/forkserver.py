@@ -85,13 +85,13 @@ def serve() -> None:
     import contextlib
     import io
 
+    from depl0 import gated
     from depl0.app.cli.app import main
-    from depl0.gated import attaching
     from tests.networks.tiny import tiny_gated
     from tests.support import tasks
     from tests.support.plans import remembered
 
-    attaching.make_plan = remembered
+    gated.make_plan = remembered
     tiny_gated()  # torch.export imports a thousand modules: here, and not in every task
     with contextlib.redirect_stdout(io.StringIO()):
         main(["recipes"])
