@@ -76,6 +76,31 @@ def test_a_tuple_of_two_arguments_is_no_pair() -> None:
         depl0.prune(TwoInputs(), (x, shift), data=x)
 
 
+class Auxiliary(nn.Module):
+    """Returns the outputs of a second head in training mode, as Inception does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU())
+        self.head, self.auxiliary = nn.Linear(16, 4), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        x = self.body(x)
+        return (self.head(x), self.auxiliary(x)) if self.training else self.head(x)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_outputs_are_those_of_evaluation_mode(training: bool) -> None:
+    torch.manual_seed(0)
+    network, example = Auxiliary().train(training), torch.randn(1, 8)
+    inputs = [torch.randn(16, 8) for _ in range(4)]
+    pruned = depl0.prune(network, example, data=inputs, recover=4, quiet=True)
+    assert depl0.info(pruned).recovery.steps == 4 and not pruned.training
+    assert network.training == training == network.head.training
+    pairs = [(each, torch.arange(16) % 4) for each in inputs]
+    assert depl0.info(depl0.prune(network, example, data=pairs, steps=4, quiet=True)).macs_left <= 0.5
+
+
 def test_one_call_that_trains(trained: nn.Module) -> None:
     before = {name: value.clone() for name, value in trained.state_dict().items()}
     torch.manual_seed(0)

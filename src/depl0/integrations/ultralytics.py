@@ -69,7 +69,7 @@ def prune(
         train(small, data="data.yaml", epochs=20)
         save(small, "small.pt")
     """
-    network = _trainable_copy(_network_of(yolo)).eval()  # outputs in training have another structure
+    network = _trainable_copy(_network_of(yolo))
     compact = prune_network(
         network, _example(network, size), data=data, budget=budget, recover=recover, lr=lr, quiet=quiet, **changes
     )

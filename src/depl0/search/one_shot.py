@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any, Literal
@@ -41,7 +41,18 @@ from depl0.search.recovery.outputs import (
     missing_classes,
     scores_tokens,
 )
-from depl0.search.recovery.self_distillation import LR, PATIENCE, STEPS, WARMUP_STEPS, Recovery, descend, distill
+from depl0.search.recovery.self_distillation import (
+    FEW,
+    LR,
+    PATIENCE,
+    STEPS,
+    WARMUP_STEPS,
+    Recovery,
+    descend,
+    distill,
+    keeps_outputs,
+    training_modules,
+)
 from depl0.search.rounds import cut_in_rounds
 from depl0.select.gates import check_budget
 from depl0.surgery.record import Agreement, RecoveryRecord, record_of, remember
@@ -81,9 +92,10 @@ def prune(
     To prune while training, or a network that is not trained yet, use :class:`depl0.Search`.
 
     Args:
-        model: a trained network. If it is passed in training mode, its modules are trained in their own modes. If it is
-            passed in evaluation mode, only batch norms are in training mode during the recovery. Frozen parameters are
-            not trained.
+        model: a trained network. If it is passed in training mode, its modules are trained in their own modes, unless
+            its outputs then differ in structure from those in evaluation mode. If they do, or if it is passed in
+            evaluation mode, only batch norms are in training mode during the recovery. Frozen parameters are not
+            trained.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments for the network.
         data: batches, as from a data loader: inputs alone, or pairs (inputs, targets) whose targets are not used. 1,024
             examples are used, sampled from the whole data set if it has a length; from a stream, the first ones. With
@@ -158,8 +170,10 @@ def prune(
         if augment == "auto":
             augment = is_image_batch(inputs[0]) and comparison is not None and comparison.axes == (1,)
         check_augment(augment, inputs[0])
-        modes = {name: module.training for name, module in model.named_modules()}
-        fixed = {name for name, training in modes.items() if model.training and not training}
+        fixed: set[str] | None = {name for name, each in model.named_modules() if model.training and not each.training}
+        compares_training_outputs = model.training and recovery_steps > 0 if steps is None else loss is None
+        if compares_training_outputs and not keeps_outputs(original, inputs[0], fixed or ()):
+            fixed = None
 
         def recovered(pruned: nn.Module) -> Recovery | None:
             if steps is not None:
@@ -265,16 +279,16 @@ def finetune(
     *,
     loss: Loss | None,
     dense: nn.Module,
-    fixed: Iterable[str] = (),
+    fixed: Collection[str] | None = (),
 ) -> Recovery:
     """Train a pruned network on labelled batches, in place. It is in evaluation mode afterwards.
 
     By default the loss is cross entropy, with distillation from the original network. The modules in ``fixed`` stay
-    in evaluation mode.
+    in evaluation mode; with None, all but batch norms do.
     """
     task_loss = loss or functional.cross_entropy
     distillation = DistillationLoss(dense) if loss is None else None
-    device, names = next(compact.parameters()).device, set(fixed)
+    device = next(compact.parameters()).device
     total, step = torch.zeros((), device=device), count(1)
 
     def loss_of(outputs: Any, targets: Any) -> Tensor:
@@ -295,7 +309,9 @@ def finetune(
         total.add_(value.detach())
         return value
 
-    trained = [module for name, module in compact.named_modules() if name not in names]
+    trained = [module for name, module in compact.named_modules() if fixed is not None and name not in fixed]
+    if fixed is None:
+        trained = training_modules(compact, None, FEW)
     done = descend(compact, objective, _endless_pairs(data, device), steps=steps, lr=lr, trained=trained)
     if not bool(total.isfinite()):
         raise DivergedError("the loss became non-finite while the network was fine-tuned.", hint="pass a lower lr.")

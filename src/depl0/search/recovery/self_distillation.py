@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from depl0._util.progress import report_progress
 from depl0._util.random import isolated_random
+from depl0.host.copies import private_copy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import (
@@ -35,7 +36,7 @@ from depl0.search.calibration import (
 )
 from depl0.search.recovery.distillation import BLOCKS, DistillationLoss, KeptChannels, SoftLoss
 from depl0.search.recovery.memory import training_batch
-from depl0.search.recovery.outputs import Comparison, compare_by
+from depl0.search.recovery.outputs import Comparison, compare_by, named_outputs
 
 STEPS, PATIENCE = 600, 200
 """Largest number of steps, in total and without improvement."""
@@ -146,6 +147,27 @@ def training_modules(pruned: nn.Module, fixed: Collection[str] | None, examples:
         if (by_default if fixed is None else name not in fixed) and not (is_norm and (examples < FEW or not learns)):
             found.append(module)
     return found
+
+
+@torch.no_grad()
+def keeps_outputs(network: nn.Module, batch: Any, fixed: Collection[str]) -> bool:
+    """Return True if a network has outputs of the same names and shapes while it trains, and False if it fails then.
+
+    Detectors and networks with auxiliary heads return more in training mode, and some need targets as well.
+    """
+    copied = private_copy(network)
+    batch = on_device(batch, next((p.device for p in copied.parameters()), torch.device("cpu")))
+    trained = [module for name, module in copied.named_modules() if name not in fixed]
+    shapes = []
+    for modules in ([], [module for module in trained if not isinstance(module, nn.modules.batchnorm._NormBase)]):
+        set_modes(copied, modules)
+        try:
+            with isolated_random():
+                outputs = named_outputs(call(copied, batch))
+        except Exception:
+            return False
+        shapes.append({name: tensor.shape for name, tensor in outputs.items()})
+    return shapes[0] == shapes[1]
 
 
 # -- the training loop -----------------------------------------------------------------------------------------------
