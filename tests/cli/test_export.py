@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.integrations, pytest.mark.usefixtures("remembered_plan
 GOLDEN = Path(__file__).parents[1] / "golden"
 NETWORKS = Path(__file__).parents[1] / "networks"
 MAKE = f"{NETWORKS / 'golden.py'}:TinyDigits"
-CHANNELS, BLOCKS = GOLDEN / "v1" / "channels", GOLDEN / "v1" / "blocks"
+BLOCKS = GOLDEN / "v1" / "blocks"
 
 
 def test_a_run_without_its_blocks_is_exported(type_command: Type) -> None:
@@ -61,9 +61,9 @@ def test_a_folder_alone_is_exported_with_a_factory(type_command: Type) -> None:
 
 
 def test_plain_weights(type_command: Type) -> None:
-    typed = type_command(f"export {CHANNELS} --to safetensors --model {MAKE} --out small.safetensors")
+    typed = type_command(f"export {BLOCKS} --to safetensors --model {MAKE} --out small.safetensors")
     assert typed.code == 0, typed.err
-    saved = load_file(CHANNELS / "compact.safetensors")
+    saved = load_file(BLOCKS / "compact.safetensors")
     found = load_file("small.safetensors")
     assert saved.keys() == found.keys() and all(torch.equal(saved[name], found[name]) for name in saved)
 
@@ -72,14 +72,14 @@ def test_plain_weights(type_command: Type) -> None:
     ("words", "message"),
     [
         ("export nothing --to onnx", "nothing holds neither a run nor a compact network"),
-        (f"export {CHANNELS} --to onnx", "holds a compact TinyDigits, but not what builds the dense TinyDigits"),
+        (f"export {BLOCKS} --to onnx", "holds a compact TinyDigits, but not what builds the dense TinyDigits"),
         (
-            f"export {CHANNELS} --to tflite --model {MAKE}",
+            f"export {BLOCKS} --to tflite --model {MAKE}",
             "'pt2', 'safetensors', got 'tflite'",
         ),
-        (f"export {CHANNELS} --to onnx --opset 9 --model {MAKE}", "opset must be an integer from 18"),
-        (f"export {CHANNELS} --to onnx --shape 1,x --model {MAKE}", "--shape takes integers"),
-        (f"export {CHANNELS} --to onnx --model resnet20", "holds a compact TinyDigits, but for another network"),
+        (f"export {BLOCKS} --to onnx --opset 9 --model {MAKE}", "opset must be an integer from 18"),
+        (f"export {BLOCKS} --to onnx --shape 1,x --model {MAKE}", "--shape takes integers"),
+        (f"export {BLOCKS} --to onnx --model resnet20", "holds a compact TinyDigits, but for another network"),
     ],
     ids=["no run", "no factory", "format", "opset", "shape", "other network"],
 )
@@ -92,7 +92,7 @@ def test_bad_input(words: str, message: str, type_command: Type) -> None:
 
 def test_run_whose_class_cannot_be_imported(type_command: Type, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
-    shutil.copytree(CHANNELS, tmp_path / "run" / "compact")
+    shutil.copytree(BLOCKS, tmp_path / "run" / "compact")
     recipe = with_overrides(catalog.get("digits"), {"model.spec": "gone.py:make"})
     (tmp_path / "run" / "recipe.toml").write_text(write_recipe(recipe))
     typed = type_command("export run --to safetensors")
@@ -105,7 +105,7 @@ def test_run_whose_class_cannot_be_imported(type_command: Type, tmp_path: Path) 
 
 def a_run(folder: Path) -> Path:
     """Write a run of the golden network on the digits, without training it."""
-    shutil.copytree(CHANNELS, folder / "compact")
+    shutil.copytree(BLOCKS, folder / "compact")
     recipe = with_overrides(catalog.get("digits"), {"model.spec": MAKE})
     trust_code(recipe)
     (folder / "recipe.toml").write_text(write_recipe(recipe))
@@ -127,7 +127,7 @@ def test_int8_of_a_run(type_command: Type, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (f"export {CHANNELS} --to onnx --int8 --model {MAKE}", "int8 needs calibration images and a test set"),
+        (f"export {BLOCKS} --to onnx --int8 --model {MAKE}", "int8 needs calibration images and a test set"),
         ("export run --to onnx --int8 --data cifar10:nowhere", "the data of the run cannot be opened"),
         ("export run --to onnx --int8 --max-drop -1", "max_drop must be a number of at least 0"),
         ("export run --to safetensors --int8", "--int8 is for --to onnx, got --to safetensors"),

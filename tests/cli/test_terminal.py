@@ -11,7 +11,7 @@ from depl0.app.cli.result import closing_line
 from tests.cli.conftest import Type
 
 MAKE = f"{Path(__file__).parents[1] / 'networks' / 'golden.py'}:TinyDigits"
-CHANNELS = Path(__file__).parents[1] / "golden" / "v1" / "channels"
+FOLDER = Path(__file__).parents[1] / "golden" / "v1" / "blocks"
 
 
 def test_help_shows_whole_summaries_and_examples(type_command: Type) -> None:
@@ -49,7 +49,7 @@ def test_doctor_lists_versions_and_missing_packages(type_command: Type, monkeypa
 
 
 def test_limits_decide_the_exit_code(type_command: Type) -> None:
-    words = f"eval {CHANNELS} --model {MAKE} --data digits --device cpu"
+    words = f"eval {FOLDER} --model {MAKE} --data digits --device cpu"
     assert type_command(f"{words} --min-accuracy 0 --max-macs 1").code == 0
     typed = type_command(f"{words} --min-accuracy 1")
     assert typed.code == 1 and "below --min-accuracy 1" in typed.err and "accuracy" in typed.out

@@ -22,7 +22,7 @@ RMSE = {"name": "rmse", "unit": "", "higher_is_better": False}
 
 
 def write_run(folder: Path, summary: dict[str, Any]) -> Path:
-    shutil.copytree(GOLDEN / "v1" / "channels", folder / "compact")
+    shutil.copytree(GOLDEN / "v1" / "blocks", folder / "compact")
     recipe = with_overrides(catalog.get("digits"), {"model.spec": f"{NETWORKS / 'golden.py'}:TinyDigits"})
     trust_code(recipe)
     (folder / "recipe.toml").write_text(write_recipe(recipe))

@@ -27,7 +27,7 @@ def network_of(name: str) -> type[nn.Module]:
 
 
 def test_every_version_of_the_format_has_its_folders() -> None:
-    assert {"v1/blocks", "v1/channels", "v1/norms"} <= set(FOLDERS)
+    assert {"v1/blocks", "v1/norms"} <= set(FOLDERS)
     assert {int(name[1]) for name in FOLDERS} == set(range(1, VERSION + 1))
 
 
@@ -59,7 +59,7 @@ def test_removed_block_stays_removed() -> None:
 
 
 def test_version_of_the_future_is_refused(tmp_path: Path) -> None:
-    folder = shutil.copytree(HERE / "v1" / "channels", tmp_path / "future")
+    folder = shutil.copytree(HERE / "v1" / "blocks", tmp_path / "future")
     header = json.loads((folder / "compact.json").read_text())
     (folder / "compact.json").write_text(json.dumps({**header, "version": VERSION + 1}))
     with pytest.raises(

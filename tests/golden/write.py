@@ -33,7 +33,6 @@ def gated_digits(closed: tuple[str, ...], build: type[nn.Module] = TinyDigits) -
 
 def main() -> None:
     for name, closed, build in (
-        ("v1/channels", (), TinyDigits),
         ("v1/blocks", ("first.conv1",), TinyDigits),
         ("v1/norms", (), TinyStream),
     ):

@@ -122,8 +122,7 @@ def test_accumulated_gradients_count_as_one_step(tmp_path: Path) -> None:
     check_within_budget(search)
 
 
-@pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize("step", [30, 35])  # at the end of an epoch, and in the middle of one
+@pytest.mark.parametrize(("late", "step"), [(False, 30), (True, 35)])  # at the end and in the middle of an epoch
 def test_resuming_after_a_cut_equals_the_uninterrupted_run(tmp_path: Path, late: bool, step: int) -> None:
     first = callback()
     whole = trainer(tmp_path, first, late=late, save_strategy="steps", save_steps=step)
@@ -166,8 +165,8 @@ def test_the_best_model_cannot_come_back_into_a_smaller_one(tmp_path: Path) -> N
         fit.train()
 
 
-def train_in_ranks(rank: int, folder: Path, warmup: float) -> int:
-    search = callback(warmup=warmup)
+def train_in_ranks(rank: int, folder: Path) -> int:
+    search = callback()
     fit = trainer(folder / "out", search, ddp_backend="gloo")
     fit.train()
     state = {name: tensor.contiguous() for name, tensor in search.compact.state_dict().items()}
@@ -177,10 +176,9 @@ def train_in_ranks(rank: int, folder: Path, warmup: float) -> int:
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("warmup", [0.0, 0.2])
-def test_several_processes_cut_while_they_train(server: ForkServer, tmp_path: Path, warmup: float) -> None:
+def test_several_processes_cut_while_they_train(server: ForkServer, tmp_path: Path) -> None:
     what = "tests.integrations.test_transformers:train_in_ranks"
-    codes, said = ranks(server, tmp_path, what, warmup=warmup)
+    codes, said = ranks(server, tmp_path, what)
     assert codes == [0, 0], said
     first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
     learned = [name for name in first if "running" not in name]

@@ -64,19 +64,8 @@ def settings() -> dict[str, dict[str, str]]:
     return said
 
 
-@pytest.mark.parametrize("dotted", sorted(set(re.findall(r"`(depl0(?:\.\w+)+)`", TEXT))))
-def test_every_name_of_the_code_exists(dotted: str) -> None:
-    assert locate(dotted) is not None
-
-
-def test_every_equation_table_and_figure_has_its_row() -> None:
-    (equations,) = [rows for header, *rows in tables() if header[0] == "in the paper"]
-    named = " ".join(row[0] for row in equations)
-    assert set(map(int, re.findall(r"\((\d+)\)", named))) == set(range(1, 13))
-    for kind, count in (("table", 5), ("figure", 5)):
-        assert set(map(int, re.findall(rf"{kind} (\d)", named))) == set(range(1, count + 1))
-    for row in equations:
-        assert re.match(r"exact|changed: |no code: ", row[2]), row
+def test_every_name_of_the_code_exists() -> None:
+    assert [name for name in re.findall(r"`(depl0(?:\.\w+)+)`", TEXT) if locate(name) is None] == []
 
 
 def test_recipes_have_the_values_that_the_page_says() -> None:
@@ -97,18 +86,3 @@ def test_no_difference_between_the_two_sources_is_left_out(base: str) -> None:
     differing = {field for field in fields if value(paper, field) != value(authors, field)}
     ours = {"search.converged_after"}  # as many epochs in both; the paper defines no convergence
     assert differing - ours <= set(settings()[f"{base}-paper"])
-
-
-def test_the_penalty_weights_of_all_variants() -> None:
-    (weights,) = [rows for header, *rows in tables() if header == ["recipes", "`penalty.weight`"]]
-    assert len(weights) == 5
-    for recipes, said in weights:
-        assert ", ".join(written(get(name).penalty.weight) for name in code(recipes)) == said
-        authors = [get(name.replace("-paper", "-authors")).penalty.weight for name in code(recipes)]
-        assert ", ".join(map(written, authors)) == said
-
-
-def test_every_recipe_of_both_sources_is_named() -> None:
-    (families, *_) = tables()
-    listed = {name for row in families[1:3] for name in code(row[0])}
-    assert listed == {name for name in names() if name.endswith(("-paper", "-authors"))}

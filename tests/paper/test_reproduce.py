@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 
-from depl0.app.reports.canvas import RED, new_figure
-
 FOLDER = Path(__file__).parents[2] / "reproduce"
 SCRIPTS = [*sorted(file.name for file in FOLDER.glob("*_*.py")), "claims/first_gates.py"]
 sys.path[:0] = [str(FOLDER / "claims")]
@@ -44,30 +42,13 @@ def test_every_script_runs(
         assert "<svg" in (tmp_path / f"{script.partition('_')[0]}.svg").read_text()
 
 
-def test_the_figure_shows_every_gated_layer_and_a_closed_one_at_100_percent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(FOLDER))
-    import structure
-
-    groups = {"conv1": {"gates": 16, "open": 16}} | {f"block{n}": {"gates": 8, "open": 2 * (n > 0)} for n in range(27)}
-    axes = new_figure(6, 4).subplots()
-    layers = structure.layers_of({"groups": groups})
-    structure.draw_structure(axes, layers, "")
-    structure.draw_pruned_curve(axes, layers)
-    (curve,) = axes.figure.axes[1].lines
-    assert len(axes.patches) == 2 * 28 and curve.get_linestyle() == "-" and curve.get_color() == RED
-    assert list(curve.get_ydata()[:3]) == [0.0, 1.0, 0.75]
-
-
 @pytest.mark.slow
 def test_the_experiment_runs(tmp_path: Path) -> None:
     command = [sys.executable, str(FOLDER / "claims" / "run.py"), "--smoke"]
     variables = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [line.partition("-rate")[0] for line in done.stdout.splitlines()] == [
-        "vgg-dep", "vgg-l0-hc", "vgg-w0", "vgg-fc-const",
-    ]  # fmt: skip
-    assert "settled_step" in done.stdout and "undecided" in done.stdout
+    assert "vgg-fc-const" in done.stdout and "settled_step" in done.stdout and "undecided" in done.stdout
 
 
 def test_a_difference_at_equal_cost() -> None:
@@ -80,25 +61,10 @@ def test_a_difference_at_equal_cost() -> None:
     assert over is not None and over.mean == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize("costs", [(1.0, 0.01), (0.35, 0.2), (0.9, 0.5)], ids=["far", "beyond", "beside"])
-def test_a_cost_with_no_near_run_is_open(costs: tuple[float, ...]) -> None:
-    found = verdict.at_fixed(rows("dep", costs), rows("l0-hc", (0.5, 0.3)), 0.4)
-    assert found is None and verdict.verdict(found) == "open"
-
-
 def test_runs_more_than_15_points_apart_are_not_compared() -> None:
     dep, others = rows("dep", (0.6, 0.45)), (rows("l0-hc", (0.65, 0.5)), rows("l0-hc", (0.85, 0.3)))
     near, far = (verdict.over_common(dep, other, "macs_left") for other in others)
     assert near is not None and far is None
-
-
-def test_few_seeds_and_controls() -> None:
-    line = rows("dep", (0.5, 0.4))
-    two = verdict.at_fixed(line, rows("l0-hc", (0.5, 0.4), (50.0, 50.1)), 0.45)
-    assert two is not None and two.n == 2 and verdict.verdict(two) == "open"
-    control = verdict.control_against(rows("fc-const", (0.45,), (62.0, 62.2, 62.1)), line)
-    assert control is not None and control.mean == pytest.approx(2.0)
-    assert verdict.control_against(rows("fc-const", (0.7,)), line) is None
 
 
 def test_the_page_of_the_published_runs(tmp_path: Path) -> None:

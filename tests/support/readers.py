@@ -28,7 +28,7 @@ from tests.networks.golden import TinyDigits
 from tests.networks.tiny import TinyNet, tiny_recipe
 from tests.support.runs import write_run
 
-GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "channels"
+GOLDEN = Path(__file__).parents[1] / "golden" / "v1" / "blocks"
 Reader = Callable[[Path], None]
 """is given the path of the file; what must lie beside it lies there"""
 READERS: dict[str, Reader] = {}

@@ -24,25 +24,22 @@ from typing import Any, TypeVar
 
 import torch
 
-
-class _Lock:
-    """A re-entrant lock that is replaced by a new one in a forked process, in case another thread held it."""
-
-    def __init__(self) -> None:
-        self.renew()
-
-    def renew(self) -> None:
-        self.current = threading.RLock()
+_lock = threading.RLock()
 
 
-_lock = _Lock()
-os.register_at_fork(after_in_child=_lock.renew)
+def _renew_lock() -> None:
+    global _lock
+    _lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew_lock)  # another thread may have held the lock
 
 
 @contextmanager
 def exclusive() -> Iterator[None]:
     """Hold the lock that protects random generators, default types, backends, warning filters and hooks."""
-    with _lock.current:
+    with _lock:
         yield
 
 
@@ -104,17 +101,7 @@ _given: ContextVar[tuple[torch.dtype, torch.device] | None] = ContextVar("given"
 
 @contextmanager
 def library_defaults() -> Iterator[None]:
-    """Create new tensors in float32 on the CPU regardless of the user's defaults, and disable the cache of casts.
-
-    >>> torch.set_default_dtype(torch.float64)
-    >>> with library_defaults():
-    ...     own = torch.zeros(1).dtype
-    ...     with user_defaults():
-    ...         users = torch.zeros(1).dtype
-    >>> torch.set_default_dtype(torch.float32)
-    >>> own, users
-    (torch.float32, torch.float64)
-    """
+    """Create new tensors in float32 on the CPU regardless of the user's defaults, and disable the cache of casts."""
     given = torch.get_default_dtype(), torch.get_default_device()
     with _no_kept_casts():
         if _given.get() is not None or given == (torch.float32, torch.device("cpu")):

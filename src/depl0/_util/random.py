@@ -52,16 +52,7 @@ def set_random_state(state: dict[str, Any]) -> None:
 
 @contextmanager
 def isolated_random(seed: int | None = None, *, accelerators: bool = True) -> Iterator[None]:
-    """Restore every generator after the context, and seed them first if a seed is given. Threads take turns.
-
-    >>> before = torch.get_rng_state()
-    >>> with isolated_random(0):
-    ...     first = torch.rand(3), random.random()
-    >>> with isolated_random(0):
-    ...     assert torch.equal(torch.rand(3), first[0]) and random.random() == first[1]
-    >>> torch.equal(torch.get_rng_state(), before)
-    True
-    """
+    """Restore every generator after the context, and seed them first if a seed is given. Threads take turns."""
     with exclusive():
         before = random_state(accelerators=accelerators)
         if seed is not None:

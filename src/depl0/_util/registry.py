@@ -25,16 +25,6 @@ class Registry(Mapping[str, T]):
 
     With ``own``, :meth:`find` also accepts user-defined entries: ``file.py:Name`` or ``package.module:Name``. These are
     not part of the mapping itself.
-
-    >>> shapes: Registry[type] = Registry("shape")
-    >>> @shapes.register("circle", lambda kind: kind)
-    ... class Circle: ...
-    >>> shapes["circle"] is Circle, list(shapes)
-    (True, ['circle'])
-    >>> shapes.find("cirle")
-    Traceback (most recent call last):
-    depl0.errors.InputError: The shape must be one of 'circle', got 'cirle' instead.
-    hint: did you mean circle?
     """
 
     def __init__(
@@ -139,12 +129,7 @@ def import_modules_of(package: str) -> None:
 
 
 def unknown(what: str, name: object, known: Iterable[str], advice: str | None = None) -> InputError:
-    """Return the error for an unknown name. Its hint lists the closest known names, or else the advice.
-
-    >>> print(unknown("direction", "foward", ["forward", "backward"]))
-    The direction must be one of 'forward', 'backward', got 'foward' instead.
-    hint: did you mean forward?
-    """
+    """Return the error for an unknown name. Its hint lists the closest known names, or else the advice."""
     names = list(known)
     return InputError(
         f"The {what} must be one of {', '.join(map(repr, names))}, got {name!r} instead.",
@@ -163,11 +148,7 @@ def suggest_fraction(value: object) -> str | None:
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str | None:
-    """Return a question that suggests the closest known names, or None if none is close.
-
-    >>> did_you_mean("FC-relo", ["fc", "fc-relu", "fc-tanh"])
-    'did you mean fc-relu?'
-    """
+    """Return a question that suggests the closest known names, or None if none is close."""
     return question(nearest(name, known))
 
 
