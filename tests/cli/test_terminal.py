@@ -30,7 +30,7 @@ def test_help_shows_whole_summaries_and_examples(type_command: Type) -> None:
     ("words", "hint"),
     [
         ("plan resnet18", "hint: did you mean torchvision:resnet18?"),
-        ("prune --model resnet20", "hint: say --data "),
+        ("prune --model resnet20", "hint: pass --data "),
         ("prune model.pt", "hint: depl0 prune --model MODEL --weights model.pt --data DATA."),
     ],
 )

@@ -54,7 +54,8 @@ def test_the_experiment_runs(tmp_path: Path) -> None:
 def test_a_difference_at_equal_cost() -> None:
     found = verdict.at_fixed(rows("dep", (0.6, 0.42)), rows("l0-hc", (0.58, 0.4), (57.0, 57.1, 57.2)), 0.43)
     assert found is not None and found.n == 3 and found.mean == pytest.approx(3.0)
-    assert found.error == pytest.approx(0.1 / 3**0.5) and verdict.verdict(found) == "better"
+    assert found.high - found.mean == pytest.approx(4.303 * 0.1 / 3**0.5, rel=1e-3)  # Student's t with 2 degrees
+    assert verdict.verdict(found) == "better"
     swapped = verdict.at_fixed(rows("l0-hc", (0.58, 0.4), (57.0, 57.1, 57.2)), rows("dep", (0.6, 0.42)), 0.43)
     assert verdict.verdict(swapped) == "worse"
     over = verdict.over_common(rows("dep", (0.5, 0.4)), rows("l0-hc", (0.5, 0.4), (57.0, 57.1, 57.2)), "macs_left")
@@ -70,6 +71,7 @@ def test_runs_more_than_15_points_apart_are_not_compared() -> None:
 def test_the_page_of_the_published_runs(tmp_path: Path) -> None:
     published = FOLDER.parent / "benchmarks" / "results" / "verdict"
     lines = (published / "results.jsonl").read_text(encoding="utf-8").splitlines()
-    text = verdict.write([verdict.with_slope(verdict.json.loads(line)) for line in lines], tmp_path)
+    runs = [verdict.with_slope(verdict.json.loads(line)) for line in lines]
+    text = verdict.write(runs, tmp_path, tmp_path / "verdict.svg")
     shown = (published / "README.md").read_text(encoding="utf-8")
     assert all(line in shown for line in text.splitlines() if line.startswith("|"))
