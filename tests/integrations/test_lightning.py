@@ -165,7 +165,7 @@ class Written(Module):
 @pytest.mark.slow
 def test_several_processes(tmp_path: Path) -> None:
     torch.manual_seed(3)
-    module, search = Written(tmp_path), callback()
+    module, search = Written(tmp_path), callback(warmup=0.2)
     fit = trainer([search], 16, strategy="ddp_fork", devices=2, use_distributed_sampler=True)
     fit.fit(module, loader())
     first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))

@@ -166,7 +166,7 @@ def test_the_best_model_cannot_come_back_into_a_smaller_one(tmp_path: Path) -> N
 
 
 def train_in_ranks(rank: int, folder: Path) -> int:
-    search = callback()
+    search = callback(warmup=0.2)
     fit = trainer(folder / "out", search, ddp_backend="gloo")
     fit.train()
     state = {name: tensor.contiguous() for name, tensor in search.compact.state_dict().items()}
