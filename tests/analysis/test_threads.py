@@ -18,7 +18,6 @@ import torch.utils.checkpoint
 from torch import nn
 
 import depl0
-from depl0.analysis.recording import quiet
 from tests.networks.structures import STRUCTURES
 from tests.support.compare import call, distance, random_gates
 
@@ -89,27 +88,3 @@ def test_eight_threads_attach_while_a_ninth_works(monkeypatch: pytest.MonkeyPatc
     assert records == [f"record {n}" for n in range(count)]
     after = process_state()
     assert {key for key in before if before[key] != after[key]} == set()
-
-
-def test_only_the_calling_thread_is_quiet(capsys: pytest.CaptureFixture[str]) -> None:
-    log, heard = logging.getLogger("torch.fx"), list[int]()
-    handler = logging.Handler()
-    handler.emit = lambda record: heard.append(record.thread or 0)  # type: ignore[method-assign]
-    log.addHandler(handler)
-    caught: list[Any] = []
-
-    def other() -> None:
-        log.warning("heard")
-        warnings.warn("heard", UserWarning, stacklevel=1)
-
-    try:
-        with warnings.catch_warnings(record=True) as caught, quiet():
-            warnings.simplefilter("always", append=True)
-            log.warning("not heard")
-            warnings.warn("not heard", UserWarning, stacklevel=1)
-            thread = threading.Thread(target=other)
-            thread.start()
-            thread.join()
-    finally:
-        log.removeHandler(handler)
-    assert heard == [thread.ident] and [str(w.message) for w in caught] == ["heard"]

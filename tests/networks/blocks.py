@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 # -- detectors in the manner of YOLO -----------------------------------------------------------------------------------
@@ -181,38 +180,6 @@ class AttentiveDetector(nn.Module):
 
 
 # -- segmentation ------------------------------------------------------------------------------------------------------
-
-
-class DoubleConv(nn.Sequential):
-    def __init__(self, inputs: int, outputs: int) -> None:
-        layers: list[nn.Module] = []
-        for width in (inputs, outputs):
-            layers += [nn.Conv2d(width, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
-        super().__init__(*layers)
-
-
-class SkipUNet(nn.Module):
-    """Encoder and decoder with skip connections; the decoder is cropped or padded to what it meets."""
-
-    def __init__(self, widths: tuple[int, ...] = (8, 12, 16)) -> None:
-        super().__init__()
-        self.encoder = nn.ModuleList(DoubleConv(a, b) for a, b in zip((3, *widths), widths, strict=False))
-        pairs = list(zip(widths[:0:-1], widths[-2::-1], strict=True))
-        self.ups = nn.ModuleList(nn.ConvTranspose2d(a, b, 2, 2) for a, b in pairs)
-        self.decoder = nn.ModuleList(DoubleConv(2 * b, b) for _, b in pairs)
-        self.head = nn.Conv2d(widths[0], 2, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        skips: list[Tensor] = []
-        for stage in self.encoder:
-            skips.append(stage(x))
-            x = F.max_pool2d(skips[-1], 2)
-        x = skips.pop()
-        for up, stage in zip(self.ups, self.decoder, strict=True):
-            x, skip = up(x), skips.pop()
-            x = F.pad(x, [0, skip.shape[-1] - x.shape[-1], 0, skip.shape[-2] - x.shape[-2]])
-            x = stage(torch.cat([skip, x], 1))
-        return self.head(x)
 
 
 class ConvUnit(nn.Sequential):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
 
 from tests.networks.structures import Classifier, conv, structure
 
@@ -83,20 +80,6 @@ class SharedKeys(Attending):
         return x[:, :, None].expand(batch, count, 2, length, dim).reshape(batch, 2 * count, length, dim)
 
 
-@structure({"into": 8, "query": 2}, inputs=TOKENS)
-class SharedKeysFused(Attending):
-    """The same, left to torch."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.register_buffer("mask", torch.randn(2, 1, 6, 6))
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return joined(
-            F.scaled_dot_product_attention(heads(q, 3), heads(k, 3), heads(v, 3), self.mask[:1], enable_gqa=True)
-        )
-
-
 @structure({"into": 8}, inputs=TOKENS, unprunable={"query": "meets a constant", "value": "meets a constant"})
 class MaskOfHeads(Attending):
     """A mask that differs from head to head is no parameter, so it cannot follow them."""
@@ -124,17 +107,6 @@ class PlacesOfHeads(Attending):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights = (places(q) @ places(k.sigmoid()).transpose(-2, -1) * 0.5).softmax(-1)
-        return joined(weights @ places(v))
-
-
-@structure(
-    {"into": 8, "value": 4}, inputs=TOKENS, unprunable={"query": "cannot be made zero", "key": "cannot be made zero"}
-)
-class QueriesBehindSigmoid(Attending):
-    """Neither queries nor keys can be made zero where they meet."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        weights = (places(q.sigmoid()) @ places(k.sigmoid()).transpose(-2, -1)).softmax(-1)
         return joined(weights @ places(v))
 
 
@@ -172,15 +144,6 @@ class WidthOfKeys(Attending):
         return F.scaled_dot_product_attention(q, k, v, scale=0.5).transpose(1, 2).reshape(q.shape[0], -1, 2 * size)
 
 
-@structure({"into": 8, "value": 4}, inputs=TOKENS, unprunable={"query": "channels lie in different dimensions"})
-class HeadsAndPlaces(Attending):
-    """Heads of one tensor meet places of another."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        weights = (heads(q) @ places(k).transpose(-2, -1)).softmax(-1)
-        return joined(weights @ places(v))
-
-
 # -- groups that lose places -----------------------------------------------------------------------------------------
 
 
@@ -194,45 +157,3 @@ class WideGroups(Classifier):
 
     def features(self, x: Tensor) -> Tensor:
         return F.relu(self.two(F.relu(self.wide(F.relu(self.one(x))))))
-
-
-@structure({"one": 4, "wide": 3}, sites={("wide.weight", 1)})
-class WideGroupsBehindSigmoid(Classifier):
-    """Only the reader's own weights can silence what comes in."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.wide = conv(3, 8), conv(8, 6, groups=2)
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.wide(torch.sigmoid(self.one(x))))
-
-
-@structure({"one": 4, "wide": 3})
-class WideGroupsAtALength(Classifier):
-    """Weight norm over the filters of groups."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.wide = conv(3, 8), parametrizations.weight_norm(conv(8, 6, groups=2))
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.wide(F.relu(self.one(x))))
-
-
-@structure({"one": 4, "wide": 4, "small": 5})
-class SplitAttention(Classifier):
-    """ResNeSt's: a grouped convolution in two parts, which are weighed against each other, channel by channel."""
-
-    def __init__(self) -> None:
-        super().__init__(4)
-        self.one, self.wide, self.norm = conv(3, 8), conv(8, 8, groups=2, bias=False), nn.BatchNorm2d(8)
-        self.small, self.weigh = nn.Conv2d(4, 5, 1), nn.Conv2d(5, 8, 1)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.norm(self.wide(F.relu(self.one(x)))))
-        batch, width, height, length = x.shape
-        x = x.reshape(batch, 2, width // 2, height, length)
-        weights: Any = self.weigh(F.relu(self.small(x.sum(1).mean((2, 3), keepdim=True))))
-        weights = weights.view(batch, 1, 2, -1).transpose(1, 2).softmax(1).reshape(batch, -1)
-        return (x * weights.reshape(batch, 2, width // 2, 1, 1)).sum(1)

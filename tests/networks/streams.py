@@ -1,4 +1,4 @@
-"""Structures of residual streams: norms over all channels, tokens, embeddings."""
+"""Structures of residual streams, and modules that read all channels: norms, attention, experts, CBAM and ECA."""
 
 from __future__ import annotations
 
@@ -144,19 +144,6 @@ class NormBehindSigmoid(nn.Module):
         return self.head(F.relu(self.two(self.norm(torch.sigmoid(self.one(x))))))
 
 
-@structure({"two": 12}, inputs=TOKENS, unprunable={"one": "a norm over channels that cannot be made zero (at norm)"})
-class FixedPlaces(nn.Module):
-    """Positions that are no parameter cannot be silenced."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.norm, self.two, self.head = nn.Linear(8, 8), nn.LayerNorm(8), nn.Linear(8, 12), nn.Linear(12, 3)
-        self.register_buffer("places", torch.randn(1, 1, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.two(self.norm(self.one(x) + self.places))))
-
-
 class NotQuiteANorm(nn.LayerNorm):
     """Does something else to the largest channel."""
 
@@ -291,15 +278,82 @@ class SeveralExperts(nn.Module):
         return self.head(x[torch.arange(x.shape[0]), share[..., 0].argmax(-1)])
 
 
-@structure({"stem": 9}, inputs=TOKENS, unprunable={"into": "weight is computed", "up": "used in another way"})
-class ExpertsWithComputedBias(nn.Module):
-    """A layer that cannot be sliced keeps the stack whole that its weight is picked from."""
+# -- small modules that look at all channels at once: a mean, a maximum, a convolution along channels -----------------
+
+
+class SpatialAttention(nn.Module):
+    """The second half of CBAM: where to look, from the mean and the maximum over channels."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.stem, self.into, self.head = nn.Linear(8, 9), nn.Linear(9, 8), nn.Linear(6, 3)
-        self.up, self.bias = nn.Parameter(torch.randn(3, 6, 8) / 3), nn.Parameter(torch.randn(6))
+        self.conv = nn.Conv2d(2, 1, 3, padding=1)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        x = self.into(F.relu(self.stem(x)))
-        return self.head(F.linear(x, self.up[0])), F.linear(x, self.up[1], self.bias.exp())
+    def forward(self, x: Tensor) -> Tensor:
+        summary = torch.cat([x.mean(1, keepdim=True), x.max(1, keepdim=True)[0]], 1)
+        return x * torch.sigmoid(self.conv(summary))
+
+
+class AttentionMap(SpatialAttention):
+    """The same, as a map that others multiply by."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.sigmoid(self.conv(torch.cat([x.mean(1, keepdim=True), x.amax(1, keepdim=True)], 1)))
+
+
+class ChannelNeighbours(nn.Module):
+    """ECA: a factor for each channel, from its neighbours."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(1, 1, 3, padding=1, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.conv(x.mean((2, 3)).unsqueeze(1)).squeeze(1)
+        return x * torch.sigmoid(y)[:, :, None, None]
+
+
+@structure(
+    {"stem": 8, "two": 6},
+    sites={("norm.weight", 0), ("last.weight", 0)},
+    unprunable={"where.conv": "is run with all channels (at where)", "near.conv": "is run with all channels"},
+)
+class AttendsToChannels(Classifier):
+    """CBAM and ECA in a residual network: zeros before them stand for channels that are gone."""
+
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.stem, self.norm, self.where = conv(3, 8), nn.BatchNorm2d(8), SpatialAttention()
+        self.near, self.map, self.two, self.last = ChannelNeighbours(), AttentionMap(), conv(8, 6), conv(6, 8)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.where(self.norm(self.stem(x)))
+        y = F.relu(self.two(self.near(x)))
+        return x + self.last(y * self.map(y))
+
+
+class Centred(nn.Module):
+    """What comes out at a closed channel is not zero."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(1, keepdim=True)
+
+
+@structure({"one": 8, "two": 6}, sites={("one.weight", 0), ("two.weight", 1)})
+class CentresChannels(Classifier):
+    """Gates silence what goes into the mean, and what is read behind it."""
+
+    def __init__(self) -> None:
+        super().__init__(6)
+        self.one, self.centred, self.two = conv(3, 8), Centred(), conv(8, 6)
+
+    def features(self, x: Tensor) -> Tensor:
+        return F.relu(self.two(self.centred(self.one(x))))
+
+
+@structure({"two": 6}, unprunable={"one": "mean over channels"})
+class CentresInForward(CentresChannels):
+    """There is no module that could be run at its full width."""
+
+    def features(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        return F.relu(self.two(x - x.mean(1, keepdim=True)))

@@ -112,33 +112,11 @@ class SigmoidBetween(TwoConvs):
         return F.relu(self.two(torch.sigmoid(self.one(x))))
 
 
-@structure({"one": 8, "two": 6}, sites={("one.weight", 0), ("one.bias", 0), ("two.weight", 0), ("two.bias", 0)})
-class ZeroPlus(TwoConvs):
-    def features(self, x: Tensor) -> Tensor:
-        return sum([F.relu(self.two(0 + F.relu(self.one(x))))])
-
-
-@structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("two.weight", 0), ("two.bias", 0)})
-class OnePlus(TwoConvs):
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.two(1 + F.relu(self.one(x))))
-
-
 @structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("two.weight", 0), ("two.bias", 0)})
 class NormWithoutAffine(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
         self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8, affine=False), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.two(F.relu(self.norm(self.one(x))))
-
-
-@structure({"one": 8, "two": 6})
-class NormWithoutStatistics(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8, track_running_stats=False), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         return self.two(F.relu(self.norm(self.one(x))))
@@ -161,23 +139,6 @@ class FusedNormSigmoid(Classifier):
 
     def features(self, x: Tensor) -> Tensor:
         return self.last(self.two(self.norm(self.one(x))))
-
-
-class NormRelu(nn.BatchNorm2d):
-    """A batch norm with its activation inside."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(super().forward(x))
-
-
-@structure({"one": 8}, sites={("norm.weight", 0), ("norm.bias", 0)})
-class FusedNormRelu(Classifier):
-    def __init__(self) -> None:
-        super().__init__(8)
-        self.one, self.norm = conv(3, 8), NormRelu(8)
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.norm(self.one(x))
 
 
 @structure({"one": 8, "two": 3}, inputs=torch.randn(3, 5))
@@ -208,17 +169,6 @@ class Products(nn.Module):
         return self.head(F.relu(y @ self.last).mean(1)) + adjacent.mean((1, 2))[:, None]
 
 
-@structure({"one": 8, "norm_net": 6}, inputs=torch.randn(3, 5))
-class PerceptronWithBatchNorm(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.norm, self.norm_net = nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 6)
-        self.head = nn.Linear(6, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.norm_net(F.relu(self.norm(self.one(x))))))
-
-
 @structure({"one": 8}, inputs=torch.randn(2, 3, 12))
 class Conv1d(nn.Module):
     def __init__(self) -> None:
@@ -227,36 +177,6 @@ class Conv1d(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.two(F.relu(self.norm(self.one(x))))
-
-
-@structure({"one": 4}, inputs=torch.randn(2, 2, 5, 5, 5))
-class Conv3d(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.norm, self.two = nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.Conv3d(4, 2, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.two(F.relu(self.norm(self.one(x))))
-
-
-@structure({"one": 8, "two": 6})
-class SamePadding(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = nn.Conv2d(3, 8, 3, padding="same"), nn.Conv2d(8, 6, 2, padding="same", dilation=2)
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.two(F.relu(self.one(x))))
-
-
-@structure({"one": 8, "two": 6})
-class CircularPadding(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), nn.Conv2d(8, 6, 3, padding=1, padding_mode="circular")
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.two(F.relu(self.one(x))))
 
 
 @structure({"one": 8, "up": 6, "two": 4})
@@ -290,19 +210,6 @@ class Dropouts(TwoConvs):
 # -- norms other than batch norm -----------------------------------------------------------------------------------
 
 
-@structure({"into": 8, "mlp.0": 16}, inputs=torch.randn(2, 7, 8))
-class LayerNormMlp(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.into, self.norm = nn.Linear(8, 8), nn.LayerNorm(8)
-        self.mlp = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.into(x)
-        return self.head((x + self.mlp(self.norm(x))).mean(1))
-
-
 @structure({"one": 4, "two": 6})
 class GroupNorms(Classifier):
     """Norm groups of two channels live or die as a whole."""
@@ -310,16 +217,6 @@ class GroupNorms(Classifier):
     def __init__(self) -> None:
         super().__init__(6)
         self.one, self.norm, self.two = conv(3, 8), nn.GroupNorm(4, 8), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
-
-
-@structure({"one": 8, "two": 6})
-class GroupNormOverAll(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.norm, self.two = conv(3, 8), nn.GroupNorm(1, 8), conv(8, 6)
 
     def features(self, x: Tensor) -> Tensor:
         return F.relu(self.two(F.relu(self.norm(self.one(x)))))
@@ -375,14 +272,6 @@ class Residual(Classifier):
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.norms[0](self.stem(x)))
         return F.relu(x + self.norms[2](self.two(F.relu(self.norms[1](self.one(x))))))
-
-
-@structure({"stem": 8, "one": 6})
-class ResidualPreActivation(Residual):
-    def features(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        x = x + self.two(F.relu(self.norms[1](self.one(F.relu(self.norms[0](x))))))
-        return F.relu(self.norms[2](x))
 
 
 @structure({"left": 5, "right": 7, "two": 6})
@@ -485,23 +374,6 @@ class LiteralSplit(TwoConvs):
         return self.two(torch.cat([right, left], 1))
 
 
-@structure({"one": 4, "two": 6})
-class EqualSplit(TwoConvs):
-    """The size of the parts follows the width."""
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.one(x))
-        left, right = x.split(x.shape[1] // 2, 1)
-        return self.two(torch.cat([right, left.sigmoid()], 1))
-
-
-@structure({"two": 6}, unprunable={"one": "its size is fixed in the code of forward"})
-class EqualLiteralSplit(TwoConvs):
-    def features(self, x: Tensor) -> Tensor:
-        left, right = F.relu(self.one(x)).split(4, 1)
-        return self.two(torch.cat([right, left], 1))
-
-
 @structure({"one": 3, "two": 6})
 class SplitByNumber(Classifier):
     def __init__(self) -> None:
@@ -541,20 +413,6 @@ class PixelShuffled(TwoConvs):
         return self.two(F.pixel_unshuffle(F.relu(F.pixel_shuffle(self.one(x), 2)), 2))
 
 
-@structure({"one": 8, "two": 6})
-class ReshapeAs(Classifier):
-    """As in LeViT: a batch norm over flattened positions, and back."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm1d(8), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x).flatten(2).transpose(1, 2)
-        x = self.norm(x.flatten(0, 1)).reshape_as(x)
-        return self.two(F.relu(x).transpose(1, 2).unflatten(2, (-1, 2)))
-
-
 class FrozenNorm(nn.Module):
     """As in detection backbones: four buffers and arithmetic."""
 
@@ -580,20 +438,6 @@ class FrozenBatchNorm(Classifier):
         return F.relu(self.second(self.two(F.relu(self.first(self.one(x))))))
 
 
-@structure({"one": 8, "two": 6})
-class NormByHand(TwoConvs):
-    """Statistics of the batch, an affine stored in four dimensions."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.scale, self.shift = nn.Parameter(torch.rand(1, 8, 1, 1)), nn.Parameter(torch.rand(1, 8, 1, 1))
-
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        x = (x - x.mean((0, 2, 3), keepdim=True)) * (x.var((0, 2, 3), keepdim=True) + 1e-3).rsqrt()
-        return self.two(F.relu(x * (1 + self.scale.tanh()) + self.shift))
-
-
 @structure({"one": 4, "two": 6})
 class ChannelShuffle(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
@@ -608,19 +452,6 @@ class BuiltInShuffle(TwoConvs):
         return self.two(F.channel_shuffle(F.relu(self.one(x)), 2))
 
 
-@structure({"stem": 4, "one": 8}, unprunable={"two": "padded with zeros"})
-class PaddedShortcut(Classifier):
-    """The four channels that are added to the padding are frozen; the others are the stem's."""
-
-    def __init__(self) -> None:
-        super().__init__(8)
-        self.stem, self.one, self.two = conv(3, 4), conv(4, 8), conv(8, 8)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.stem(x))
-        return F.relu(self.two(F.relu(self.one(x))) + F.pad(x, (0, 0, 0, 0, 2, 2)))
-
-
 @structure({"one": 8, "two": 6}, unprunable={"attend": "a single channel"})
 class OneChannelMap(Classifier):
     """A map of one channel is multiplied into all of them."""
@@ -632,18 +463,6 @@ class OneChannelMap(Classifier):
     def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.one(x))
         return F.relu(self.two(x * torch.sigmoid(self.attend(x))))
-
-
-@structure({"two": 6}, unprunable={"one": "over channels"})
-class MeanOverChannels(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.attend, self.two = conv(3, 8), conv(2, 1), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.one(x))
-        summary = torch.cat([x.mean(1, keepdim=True), x.amax(1, keepdim=True)], 1)
-        return F.relu(self.two(x * torch.sigmoid(self.attend(summary))))
 
 
 @structure({"stem": 8})
@@ -704,22 +523,6 @@ class InPlaceWhole(Classifier):
 
 
 @structure({"two": 6}, unprunable={"one": "in place"})
-class InPlaceSlice(TwoConvs):
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        x[:, :4].relu_()
-        return self.two(x)
-
-
-@structure({"two": 6}, unprunable={"one": "select picks channels by number"})
-class InPlaceAssign(TwoConvs):
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        x[:, 0] = 1.0
-        return self.two(x)
-
-
-@structure({"two": 6}, unprunable={"one": "in place"})
 class InPlaceView(TwoConvs):
     """The view is changed; the tensor it looks at is read afterwards."""
 
@@ -727,17 +530,6 @@ class InPlaceView(TwoConvs):
         x = self.one(x)
         x.flatten(2).add_(1.0)
         return self.two(x)
-
-
-@structure({"one": 8, "two": 6})
-class InPlaceAfterUse(TwoConvs):
-    """What was read before the write keeps its old value."""
-
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        y = torch.tanh(x)
-        x.add_(1.0)
-        return self.two(x * y)
 
 
 # -- sizes in the code -----------------------------------------------------------------------------------------------
@@ -848,22 +640,6 @@ class WeightIsBuffer(Classifier):
         return F.relu(F.conv2d(self.three(x), self.blur))
 
 
-@structure({"one": 8, "two": 6}, sites={("two.weight", 1)})
-class NormOfBuffers(Classifier):
-    """A norm whose affine is fixed is sliced, but cannot carry the gates."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8), conv(8, 6)
-        weight, bias = self.norm.weight.data + torch.rand(8), self.norm.bias.data + torch.rand(8)
-        del self.norm.weight, self.norm.bias
-        self.norm.register_buffer("weight", weight)
-        self.norm.register_buffer("bias", bias)
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.two(F.relu(self.norm(self.one(x)))))
-
-
 COMPUTED = "the layer's weight is computed, not stored: spectral norm is of the whole weight (at spectral)"
 
 
@@ -906,35 +682,6 @@ class Attention(nn.Module):
         return self.head(x + self.back(F.gelu(self.mlp(x)))).mean(1)
 
 
-@structure(
-    {"encoder.self_attn.in_proj_weight": 4, "encoder.self_attn.in_proj_weight.values": 4, "encoder.linear1": 12},
-    inputs=torch.randn(2, 6, 8),
-)
-class BuiltInTransformer(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoder = nn.TransformerEncoderLayer(8, 2, dim_feedforward=12, batch_first=True)
-        self.head = nn.Linear(8, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(x).mean(1))
-
-
-@structure({"one": 8, "two": 6, "head_one": 6})
-class NoGradRegion(nn.Module):
-    """What runs under another gradient mode is walked through as well."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.two = conv(3, 8), conv(8, 6)
-        self.head_one, self.head_two = nn.Linear(6, 6), nn.Linear(6, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            x = F.relu(self.two(F.relu(self.one(x))))
-        return self.head_two(F.relu(self.head_one(x.mean((2, 3)))))
-
-
 @structure({"one": 8, "two": 6})
 class Regions(TwoConvs):
     """Two results of a region under autocast (switched off), and a checkpoint."""
@@ -944,18 +691,6 @@ class Regions(TwoConvs):
             x = self.one(x)
             factor = torch.sigmoid(x)
         return checkpoint(lambda y: F.relu(self.two(y * factor)), F.relu(x), use_reentrant=False)
-
-
-@structure({"two": 6})
-class SingleChannel(Classifier):
-    """A convolution of one channel cannot lose it."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 1), conv(1, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.two(F.relu(self.one(x))))
 
 
 @structure({"one": 8})
@@ -991,26 +726,6 @@ class NormalisedMaps(TwoConvs):
 
 
 @structure({"one": 8, "two": 6})
-class LengthOfChannels(TwoConvs):
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        return self.two(x / x.flatten(2).norm(dim=2)[..., None, None])
-
-
-@structure({"one": 8, "two": 6})
-class FloatInside(Classifier):
-    """Part of the network insists on float32, whatever comes in."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two, self.three = conv(3, 8), conv(8, 6), conv(6, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.two(F.relu(self.one(x)).float().to(x.dtype)))
-        return x * torch.sigmoid(x.float().mean((2, 3), keepdim=True)).to(x.dtype)
-
-
-@structure({"one": 8, "two": 6})
 class OneByOneMaps(Classifier):
     """Maps of one pixel: a batch of one cannot train its batch norm, but can be planned."""
 
@@ -1036,44 +751,6 @@ class ExpandedVector(Classifier):
     def features(self, x: Tensor) -> Tensor:
         x = self.one(x)
         return F.relu(self.two(F.relu(x + self.shift.view(-1, 1, 1).expand(len(x), -1, *x.shape[2:]))))
-
-
-@structure({"two": 6}, unprunable={"one": "its size is fixed in the code of forward"})
-class LiteralSizeInTraining(Classifier):
-    """The number that cannot follow is in a branch of the training pass."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two, self.aux_head = conv(3, 8), conv(8, 6), nn.Linear(8 * 64, 4)
-
-    def forward(self, x: Tensor) -> Any:
-        x = F.relu(self.one(x))
-        scores = self.head(F.relu(self.two(x)).mean((2, 3)))
-        return (scores, self.aux_head(x.view(-1, 8 * 64))) if self.training else scores
-
-
-@structure({"stem": 5, "two": 6}, unprunable={"one": "its number of channels changes the values (at two)"})
-class OneOfTwoSizes(Classifier):
-    """Only what is at fault is frozen, not every layer whose maps were sliced or reshaped before."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.stem, self.one, self.two = conv(3, 5), conv(5, 8), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.stem(x))[:, :, 1:]
-        x = F.relu(self.one(x))
-        return F.relu(self.two(x / x.shape[1]))
-
-
-@structure({"two": 6}, unprunable={"one": "padding cuts channels off by number"})
-class CroppedChannels(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 8), conv(7, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.two(F.pad(F.relu(self.one(x)), (0, 0, 0, 0, -1, 0))))
 
 
 @structure({"two": 6}, unprunable={"one": "used in another way"})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.networks.blocks import AttentiveDetector, C2f, Detector, SkipUNet, VolumeUNet
+from tests.networks.blocks import AttentiveDetector, C2f, Detector, VolumeUNet
 from tests.support.compare import call, distance, liven, pruned
 from torch import Tensor, nn
 
@@ -27,7 +27,6 @@ def _picture(size: int, batch: int = 1) -> Tensor:
 NETWORKS: list[tuple[type[nn.Module], Callable[..., Tensor], int, int, float]] = [
     (Detector, _picture, 32, 48, 0.06),
     (AttentiveDetector, _picture, 32, 48, 0.6),
-    (SkipUNet, _picture, 16, 19, 0.02),
     (VolumeUNet, _volume, 8, 16, 0.05),
 ]
 

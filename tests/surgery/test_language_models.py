@@ -32,14 +32,10 @@ SIZES: dict[str, Any] = {
 SHARED: dict[str, Any] = {**SIZES, "num_key_value_heads": 2}
 IMAGES: dict[str, Any] = {**SIZES, "image_size": 16, "patch_size": 8}
 GPT: dict[str, Any] = {"n_embd": 16, "n_layer": 1, "n_head": 4, "vocab_size": 40, "n_positions": 32}
-DISTIL: dict[str, Any] = {"dim": 16, "n_layers": 1, "n_heads": 4, "hidden_dim": 24, "vocab_size": 40}
 FAMILIES: dict[str, tuple[str, dict[str, Any], int, float]] = {
     "BertForSequenceClassification": ("BertConfig", SIZES, 4, 0.05),
-    "RobertaForSequenceClassification": ("RobertaConfig", SIZES, 4, 0.05),
-    "DistilBertForSequenceClassification": ("DistilBertConfig", {**DISTIL, "max_position_embeddings": 32}, 4, 0.05),
     "GPT2LMHeadModel": ("GPT2Config", GPT, 4, 0.05),
     "LlamaForCausalLM": ("LlamaConfig", SHARED, 2, 0.06),
-    "Qwen2ForCausalLM": ("Qwen2Config", SHARED, 2, 0.06),
     "Qwen3ForCausalLM": ("Qwen3Config", {**SHARED, "head_dim": 4}, 2, 0.06),
     "GemmaForCausalLM": ("GemmaConfig", {**SHARED, "head_dim": 4}, 2, 0.06),
     "ViTForImageClassification": ("ViTConfig", IMAGES, 4, 0.08),
@@ -89,7 +85,7 @@ def generated(model: Any, use_cache: bool) -> torch.Tensor:
     return tokens
 
 
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel", "Qwen2ForCausalLM"])
+@pytest.mark.parametrize("name", ["LlamaForCausalLM", "GPT2LMHeadModel"])
 def test_generation_with_the_cache_that_is_returned_by_default(name: str, tmp_path: Path) -> None:
     host = built(name, "sdpa")
     batch = {"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS), "labels": TOKENS}
@@ -150,15 +146,3 @@ def test_hooks_that_transformers_installs_on_the_first_pass_are_not_doubled() ->
     depl0.attach(host, IMAGE)
     found = call(host, inputs).hidden_states
     assert len(found) == len(wanted) and all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
-
-
-def test_deberta_keeps_the_heads_whose_scale_depends_on_them() -> None:
-    """Weights that start near zero hide the wrong scale behind the rounding of float32."""
-    torch.manual_seed(0)
-    relative = {"relative_attention": True, "pos_att_type": ["p2c", "c2p"], "position_buckets": 8}
-    host = transformers.DebertaV2ForSequenceClassification(transformers.DebertaV2Config(**{**SIZES, **relative}))
-    gated, compact = pruned(host.eval(), TOKENS, seed=1)
-    report = {layer.layer: layer for layer in gated.plan.layers}
-    assert report["deberta.encoder.layer.0.attention.self.query_proj"].prunable == 0
-    assert report["deberta.encoder.layer.0.attention.self.value_proj"].prunable == 16
-    assert distance(call(gated, TOKENS).logits, call(compact, TOKENS).logits) < 1e-5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +58,6 @@ def closed_one_by_one(model: nn.Module, inputs: Tensor) -> int:
     return len(gated.plan.groups)
 
 
-@pytest.mark.slow
-def test_blocks_before_in_place_operators_are_removed() -> None:
-    """torchvision's ResNet adds in place to what a removed layer gives."""
-    assert closed_one_by_one(import_torchvision().models.resnet18(weights=None), image(3, 64, 1)) == 12
-
-
 def test_blocks_whose_weight_is_read_stay() -> None:
     """The fast path of torch's transformer looks at the weights of its layers."""
     layer = nn.TransformerEncoderLayer(8, 2, 12, batch_first=True)
@@ -95,16 +88,8 @@ class KeepsItsMaps(NoNorm):
         return self.two(self.maps[0])
 
 
-class OldSpectralNorm(NoNorm):
-    def __init__(self) -> None:
-        super().__init__()
-        self.one = torch.nn.utils.spectral_norm(self.one)
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("build", [KeepsItsMaps, OldSpectralNorm])
-def test_networks_that_keep_results(build: type[nn.Module]) -> None:
-    gated = depl0.attach(build(), image())
+def test_networks_that_keep_results() -> None:
+    gated = depl0.attach(KeepsItsMaps(), image())
     gated.train()(image()).sum().backward()
     gated.fix_gates(random_gates(gated.plan.num_gates))
     assert same(gated.eval(), gated.extract().eval(), image())
@@ -116,33 +101,15 @@ def test_networks_that_keep_results(build: type[nn.Module]) -> None:
 # -- inputs and outputs ------------------------------------------------------------------------------------------------
 
 
-class FloatIndex(Classifier):
-    """One channel of the input is a class number."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two, self.classes = conv(3, 8), conv(8, 6), nn.Embedding(5, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.two(F.relu(self.one(x[:, :3]))).mean((2, 3))
-        return self.head(F.relu(y) + self.classes(x[:, 3, 0, 0].long()))
-
-
 class Masked(TwoConvs):
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         return self.head(F.relu(self.two(F.relu(self.one(x)))).mean((2, 3))[mask])
 
 
-INPUTS = {
-    FloatIndex: torch.cat([image(), torch.full((2, 1, 8, 8), 3.0)], 1),
-    Masked: (image(), torch.tensor([True, False])),
-}
-
-
-@pytest.mark.parametrize("build", INPUTS)
-def test_inputs_that_mean_something(build: type[nn.Module]) -> None:
-    gated, compact = pruned(build(), INPUTS[build])
-    assert same(gated, compact, INPUTS[build])
+def test_masks_keep_their_values() -> None:
+    inputs = image(), torch.tensor([True, False])
+    gated, compact = pruned(Masked(), inputs)
+    assert same(gated, compact, inputs)
 
 
 @dataclass
@@ -151,28 +118,14 @@ class Scores:
     extra: dict[str, Tensor]
 
 
-Pair = namedtuple("Pair", "scores doubled")
-
-
 class Result:
-    def __init__(self, scores: Tensor) -> None:
-        self.scores = scores
-
-
-class Slots:
-    """A result without a dict of its attributes."""
-
-    __slots__ = ("scores",)
-
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores
 
 
 OUTPUTS: dict[str, Callable[[Tensor], Any]] = {
     "dataclass": lambda y: Scores(y, {"mean": y.mean()}),
-    "namedtuple": lambda y: Pair(y, 2 * y),
     "object": Result,
-    "object with slots": Slots,
 }
 
 
@@ -193,29 +146,7 @@ def test_outputs_of_any_class(kind: str, tmp_path: Path) -> None:
     assert same(compact, depl0.load(depl0.save(compact, tmp_path), lambda: Returns(kind)).eval(), image())
 
 
-class ComplexParameter(NoNorm):
-    def __init__(self) -> None:
-        super().__init__()
-        self.filter = nn.Parameter(torch.randn(4, dtype=torch.cfloat))
-
-    def features(self, x: Tensor) -> Tensor:
-        return super().features(x) * self.filter.abs().sum()
-
-
-def test_complex_parameters_come_back(tmp_path: Path) -> None:
-    _, compact = pruned(ComplexParameter(), image())
-    loaded = depl0.load(depl0.save(compact, tmp_path), ComplexParameter).eval()
-    assert distance(call(compact, image()), call(loaded, image())) == 0
-
-
 # -- only a part is frozen ---------------------------------------------------------------------------------------------
-
-
-class Asserts(TwoConvs):
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        assert x.shape[1] == 8
-        return F.relu(self.two(F.relu(x)))
 
 
 class LayerDrop(Classifier):
@@ -232,10 +163,9 @@ class LayerDrop(Classifier):
         return x
 
 
-@pytest.mark.parametrize(("build", "gates"), [(Asserts, 6), (LayerDrop, 8)])
-def test_a_part_is_frozen_and_not_the_whole(build: type[nn.Module], gates: int) -> None:
-    gated, compact = pruned(build(), image())
-    assert same(gated, compact, image()) and gated.plan.num_gates == gates
+def test_a_part_is_frozen_and_not_the_whole() -> None:
+    gated, compact = pruned(LayerDrop(), image())
+    assert same(gated, compact, image()) and gated.plan.num_gates == 8
 
 
 def test_feature_extractors_of_torchvision() -> None:
@@ -248,34 +178,6 @@ def test_feature_extractors_of_torchvision() -> None:
     assert same(gated, compact, image(3, 64, 1))
 
 
-class LiteralSizes(nn.Module):
-    def __init__(self, blocks: int) -> None:
-        super().__init__()
-        self.stem, self.head = conv(3, 8), nn.Linear(8, 3)
-        self.blocks = nn.ModuleList([nn.Sequential(conv(8, 8), conv(8, 8)) for _ in range(blocks)])
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        for first, second in self.blocks:
-            x = x + second(F.relu(first(x)).view(-1, 8, *x.shape[2:]))
-        return self.head(x.mean((2, 3)))
-
-
-def test_the_same_line_needs_one_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    from depl0.analysis.planning import Trial
-
-    trials: list[None] = []
-    run = Trial.run
-    monkeypatch.setattr(Trial, "run", lambda self, plan: trials.append(None) or run(self, plan))
-    plan = depl0.plan(LiteralSizes(6), image())
-    assert [group.name for group in plan.groups] == ["stem"]
-    of_six = len(trials)
-    depl0.plan(LiteralSizes(2), image())
-    assert of_six == len(trials) - of_six == 4, (
-        "the plan as it is, two guesses, and the line marked in all blocks at once"
-    )
-
-
 class TakesTheShapeOfItsInput(nn.Module):
     def __init__(self, stem: int) -> None:
         super().__init__()
@@ -286,17 +188,10 @@ class TakesTheShapeOfItsInput(nn.Module):
         return self.head(F.relu(self.two(x)).reshape(x.shape).mean((2, 3)))
 
 
-@pytest.mark.parametrize("stem", range(2, 8))
+@pytest.mark.parametrize("stem", [4, 7])
 def test_a_trial_does_not_pass_because_two_widths_are_equal_by_chance(stem: int) -> None:
     plan = depl0.plan(TakesTheShapeOfItsInput(stem), image())
     assert {group.name for group in plan.groups} == {"stem"}
-
-
-def test_a_group_that_a_trial_finds_unprunable_can_be_left_out_by_name() -> None:
-    network = TakesTheShapeOfItsInput(4)
-    assert [group.name for group in depl0.plan(network, image(), groups=["-two"]).groups] == ["stem"]
-    with pytest.raises(depl0.errors.InputError, match="no prunable group has that name"):
-        depl0.plan(network, image(), groups=["-three"])
 
 
 # -- what counts is reported -------------------------------------------------------------------------------------------
@@ -328,9 +223,3 @@ def test_groups_of_one_gate_are_dropped() -> None:
     plan = depl0.plan(Crossed(), image())
     assert [(group.name, group.size) for group in plan.groups] == [("two", 6)]
     assert plan.unprunable()["all channels are mutually coupled (at one)"] == 8
-
-
-def test_hints_do_not_ask_for_what_was_done() -> None:
-    with pytest.raises(depl0.errors.NothingToPruneError) as error:
-        depl0.plan(nn.Sequential(conv(3, 8)), image())
-    assert str(error.value).endswith("hint: pass another network.")
