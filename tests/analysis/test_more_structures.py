@@ -14,7 +14,7 @@ from torch.nn.utils import parametrizations
 
 import depl0
 from tests.networks.structures import Classifier, conv, image
-from tests.support.compare import call, distance, liven, pruned, random_gates, same_cost
+from tests.support.compare import call, distance, liven, random_gates, same_cost
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Any, float, dict[str, int]]] = {}
 
@@ -30,20 +30,6 @@ def network(least: float, groups: dict[str, int], inputs: Any = None) -> Callabl
 
 
 # -- parts by number -------------------------------------------------------------------------------------------------
-
-
-@network(0.12, {"one": 4, "two": 6})
-class CrossStage(Classifier):
-    """As in CSP: the size of the parts is half of a number that the stage keeps."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.expanded = 8
-        self.one, self.two = conv(3, 8), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        left, right = F.relu(self.one(x)).split(self.expanded // 2, dim=1)
-        return F.relu(self.two(torch.cat([right, left], 1)))
 
 
 @network(0.12, {"one": 12, "two": 6})
@@ -126,17 +112,6 @@ class WeightNorms(Classifier):
     def features(self, x: Tensor) -> Tensor:
         x = F.leaky_relu(self.depthwise(F.relu(self.one(x))), 0.1)
         return F.relu(self.two(F.relu(self.norm(self.up(x)))))
-
-
-@network(0.1, {"one": 8, "two": 6})
-class FormerWeightNorm(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one = nn.utils.weight_norm(conv(3, 8))
-        self.two = nn.utils.weight_norm(conv(8, 6))
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.two(F.leaky_relu(self.one(x), 0.2)))
 
 
 # -- weight standardisation ------------------------------------------------------------------------------------------
@@ -223,21 +198,6 @@ class PaddedEncoder(nn.Module):
 # -- matrices and choices --------------------------------------------------------------------------------------------
 
 
-@network(0.05, {"first": 16, "second": 12}, TOKENS)
-class TurnedMatrices(nn.Module):
-    """As in Hugging Face's Falcon: ``x @ W.T``; and a choice between two tensors, position by position."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Parameter(torch.randn(16, 8)), nn.Parameter(torch.randn(12, 16))
-        self.bias, self.head = nn.Parameter(torch.randn(12)), nn.Linear(12, 4)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = x @ self.first.T
-        y = torch.where(x[..., :1] > 0, y, y.tanh())
-        return self.head(torch.addmm(self.bias, y.flatten(0, 1), self.second.t()))
-
-
 # -- recurrent layers ------------------------------------------------------------------------------------------------
 
 
@@ -263,7 +223,6 @@ def built(name: str) -> tuple[nn.Module, Any]:
     return liven(cls(), inputs), inputs
 
 
-@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
 @pytest.mark.parametrize("name", NETWORKS)
 def test_pruned_shrunk_saved_and_loaded(name: str, tmp_path: Path) -> None:
     host, inputs = built(name)
@@ -305,26 +264,3 @@ def test_attributes_follow_the_channels() -> None:
 def test_lstms_are_counted() -> None:
     cost = depl0.cost(nn.LSTM(6, 5, batch_first=True), torch.zeros(3, 4, 6))
     assert cost.macs == 4 * 20 * (6 + 5)  # of one example: four steps, four gates of five units
-
-
-class Cells(nn.Module):
-    """Calls a recurrent cell step by step."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.cell, self.two, self.head = nn.Linear(6, 8), nn.GRUCell(8, 8), nn.Linear(8, 6), nn.Linear(6, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        state: Tensor | None = None
-        for step in torch.relu(self.one(x)).unbind(1):
-            state = self.cell(step, state)
-        return self.head(torch.relu(self.two(state)))
-
-
-def test_channels_around_recurrent_cells_are_kept() -> None:
-    torch.manual_seed(0)
-    x = torch.randn(2, 4, 6)
-    gated, compact = pruned(Cells(), x)
-    assert [group.name for group in gated.plan.groups] == ["two"]
-    assert gated.plan.unprunable()["a recurrent cell that forward calls step by step (at cell)"] == 8
-    assert distance(call(gated, x), call(compact, x)) < 1e-5

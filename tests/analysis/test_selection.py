@@ -49,20 +49,6 @@ def test_groups_come_in_order_of_execution(everything: depl0.analysis.Plan) -> N
     assert everything.groups[0].shared and everything.groups[0].layers[:2] == ("conv1", "layer1.0.conv2")
 
 
-def test_layers_defined_in_another_order_are_listed_as_they_run() -> None:
-    class Swapped(torch.nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.last = torch.nn.Linear(4, 2)
-            self.second = torch.nn.Linear(6, 4)
-            self.first = torch.nn.Linear(3, 6)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
-
-    assert names(depl0.plan(Swapped(), torch.randn(2, 3))) == ["first", "second"]
-
-
 def test_names_and_patterns_choose(everything: depl0.analysis.Plan) -> None:
     model = network()
     assert names(depl0.plan(model, IMAGE, groups=["layer1.0.conv1"])) == ["layer1.0.conv1"]

@@ -164,26 +164,6 @@ def test_a_parameter_in_an_operator_that_is_not_counted_is_warned_of(name: str) 
         depl0.cost(ByHand(compute, *shape), torch.randn(2, 6))
 
 
-def test_a_budget_counts_every_product() -> None:
-    class Mixed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.one, self.two, self.by_hand = nn.Linear(6, 8), nn.Linear(8, 6), nn.Bilinear(6, 6, 4)
-            self.inner = nn.Linear(6, 8)
-            self.matrix = nn.Parameter(torch.randn(5, 8))
-
-        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            y = torch.relu(self.inner(x))
-            z = self.two(y)
-            return self.by_hand(z, z), (self.one(x)[:, None] * self.matrix).sum(-1)
-
-    gated = depl0.attach(Mixed(), torch.randn(2, 6), budget=0.8)
-    freeze_network(gated)
-    counted = depl0.cost(gated.extract(), torch.randn(2, 6))
-    assert gated.plan.dense_cost[1] == 3 * 48 + 4 * 42 + 40
-    assert gated.kept_cost().macs == counted.macs
-
-
 # -- expected costs: every configuration of gates, cut and counted -----------------------------------------------------
 
 
@@ -278,13 +258,3 @@ def test_penalty_is_exact_in_half_precision_networks() -> None:
     assert {kind: gated.penalty(kind).item() for kind in before} == before
     with torch.autocast("cpu", torch.bfloat16):
         assert {kind: gated.penalty(kind).item() for kind in before} == before
-
-
-def test_value_and_gradient_agree_with_autograd() -> None:
-    gated = depl0.attach(Tiny(), torch.randn(2, 1, 3, 3))
-    p = torch.rand(gated.plan.num_gates, requires_grad=True)
-    for kind in ("params", "macs"):
-        value, gradient = gated.expected.value_and_gradient(p.detach(), kind)
-        wanted = gated.expected(p, kind)
-        assert value.item() == pytest.approx(wanted.item(), rel=1e-6)
-        assert torch.allclose(gradient, torch.autograd.grad(wanted, p)[0], rtol=1e-5)

@@ -114,7 +114,7 @@ def test_fine_tuned_network_is_saved_with_its_new_values(folder: Path, tmp_path:
 
 COMING_BACK = [
     "TiedWeights", "LayerScale", "Grouped", "Depthwise", "CalledTwice", "FrozenBatchNorm", "ChannelShuffle",
-    "StackedBranches", "PixelShuffled", "BuiltInGlu", "SplitByNumber", "Maxout", "Regions", "Products",
+    "StackedBranches", "PixelShuffled", "BuiltInGlu", "Maxout", "Regions", "Products",
 ]  # fmt: skip
 
 

@@ -1,13 +1,9 @@
-"""Networks with the blocks of detectors and of medical segmentation: of the shape of the public ones, and small."""
+"""Detectors with the blocks of YOLO, and small."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor, nn
-
-# -- detectors in the manner of YOLO -----------------------------------------------------------------------------------
 
 
 class ConvNormAct(nn.Module):
@@ -29,29 +25,15 @@ class Bottleneck(nn.Module):
         return x + self.two(self.one(x)) if self.add else self.two(self.one(x))
 
 
-class C3(nn.Module):
-    """Two branches, one of them through bottlenecks, side by side."""
-
-    def __init__(self, inputs: int, outputs: int, count: int = 1, shortcut: bool = True) -> None:
-        super().__init__()
-        hidden = outputs // 2
-        self.one, self.two = ConvNormAct(inputs, hidden), ConvNormAct(inputs, hidden)
-        self.three = ConvNormAct(2 * hidden, outputs)
-        self.m = nn.Sequential(*(Bottleneck(hidden, hidden, shortcut) for _ in range(count)))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.three(torch.cat((self.m(self.one(x)), self.two(x)), 1))
-
-
 class C2f(nn.Module):
     """Halves of one convolution, and every bottleneck's output after them, side by side."""
 
-    def __init__(self, inputs: int, outputs: int, blocks: Callable[[int], nn.Module], count: int = 2) -> None:
+    def __init__(self, inputs: int, outputs: int, shortcut: bool) -> None:
         super().__init__()
         hidden = outputs // 2
         self.width = hidden
-        self.one, self.two = ConvNormAct(inputs, 2 * hidden), ConvNormAct((2 + count) * hidden, outputs)
-        self.m = nn.ModuleList(blocks(hidden) for _ in range(count))
+        self.one, self.two = ConvNormAct(inputs, 2 * hidden), ConvNormAct(4 * hidden, outputs)
+        self.m = nn.ModuleList(Bottleneck(hidden, hidden, shortcut) for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
         return self._joined(list(self.one(x).chunk(2, 1)))
@@ -101,20 +83,6 @@ class C2PSA(nn.Module):
         return self.two(torch.cat((left, right + self.feed(right)), 1))
 
 
-class SPPF(nn.Module):
-    """One pooling three times in a row, all results side by side."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.one, self.two = ConvNormAct(width, width // 2), ConvNormAct(2 * width, width)
-        self.pool = nn.MaxPool2d(5, 1, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = [self.one(x)]
-        x.extend(self.pool(x[-1]) for _ in range(3))
-        return self.two(torch.cat(x, 1))
-
-
 class Detect(nn.Module):
     """Boxes as distributions over distances, and classes, at every level."""
 
@@ -139,29 +107,20 @@ class Detect(nn.Module):
         return torch.cat(((boxes * self.steps.view(1, 1, -1, 1)).sum(2), scores.sigmoid()), 1)
 
 
-def _bottleneck(width: int) -> nn.Module:
-    return Bottleneck(width, width, True)
-
-
-def _c3(width: int) -> nn.Module:
-    return C3(width, width)
-
-
 class Detector(nn.Module):
-    """Backbone, a pyramid down and up again, and heads; C2f with bottlenecks in it, and with C3 in it (C3k2)."""
+    """Backbone, a pyramid down and up again, and heads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.stem, self.down = ConvNormAct(3, 8, 3, 2), ConvNormAct(8, 16, 3, 2)
-        self.c2f, self.down2 = C2f(16, 16, _bottleneck), ConvNormAct(16, 24, 3, 2)
-        self.c3k2, self.sppf = C2f(24, 24, _c3, 1), SPPF(24)
-        self.up = nn.Upsample(scale_factor=2, mode="nearest")
-        self.top, self.down3 = C3(40, 16, shortcut=False), ConvNormAct(16, 16, 3, 2)
-        self.bottom, self.detect = C2f(40, 24, lambda w: Bottleneck(w, w, False), 1), Detect((16, 24))
+        self.c2f, self.down2 = C2f(16, 16, shortcut=True), ConvNormAct(16, 24, 3, 2)
+        self.pool, self.up = nn.MaxPool2d(5, 1, 2), nn.Upsample(scale_factor=2, mode="nearest")
+        self.top, self.down3 = C2f(40, 16, shortcut=False), ConvNormAct(16, 16, 3, 2)
+        self.bottom, self.detect = C2f(40, 24, shortcut=False), Detect((16, 24))
 
     def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         fine = self.c2f(self.down(self.stem(x)))
-        coarse = self.sppf(self.c3k2(self.down2(fine)))
+        coarse = self.pool(self.down2(fine))
         top = self.top(torch.cat((self.up(coarse), fine), 1))
         bottom = self.bottom(torch.cat((self.down3(top), coarse), 1))
         return self.detect([top, bottom])
@@ -177,47 +136,3 @@ class AttentiveDetector(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor | list[Tensor]:
         return self.detect([self.c2psa(self.down(self.stem(x)))])
-
-
-# -- segmentation ------------------------------------------------------------------------------------------------------
-
-
-class ConvUnit(nn.Sequential):
-    """Convolution, instance norm, dropout, PReLU, in three dimensions."""
-
-    def __init__(self, inputs: int, outputs: int, stride: int = 1, up: bool = False) -> None:
-        layer = nn.ConvTranspose3d if up else nn.Conv3d
-        options = {"output_padding": 1} if up else {}
-        norm = nn.InstanceNorm3d(outputs)
-        super().__init__(layer(inputs, outputs, 3, stride, 1, **options), norm, nn.Dropout(0.1), nn.PReLU())
-
-
-class ResidualUnit(nn.Module):
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
-        super().__init__()
-        self.conv = nn.Sequential(ConvUnit(inputs, outputs, stride), ConvUnit(outputs, outputs))
-        self.residual = nn.Conv3d(inputs, outputs, 3, stride, 1) if stride > 1 else nn.Conv3d(inputs, outputs, 1)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.conv(x) + self.residual(x)
-
-
-class SkipConnection(nn.Module):
-    def __init__(self, inside: nn.Module) -> None:
-        super().__init__()
-        self.inside = inside
-
-    def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([x, self.inside(x)], 1)
-
-
-class VolumeUNet(nn.Sequential):
-    """Residual units down, transposed convolutions up, one connection inside the other."""
-
-    def __init__(self) -> None:
-        inner = nn.Sequential(
-            ResidualUnit(8, 12, 2), SkipConnection(ResidualUnit(12, 16, 1)), ConvUnit(28, 8, 2, up=True)
-        )
-        super().__init__(
-            ResidualUnit(1, 8, 2), SkipConnection(inner), nn.ConvTranspose3d(16, 2, 3, 2, 1, output_padding=1)
-        )

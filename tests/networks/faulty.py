@@ -53,10 +53,3 @@ class OnePixel(nn.Module):
 def no_images() -> Any:
     empty = (torch.zeros(0, 1, 6, 6, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
     return empty, empty
-
-
-def one_class_at_a_time() -> Any:
-    """Four classes, of which most batches lack some."""
-    labels = torch.arange(48) // 16 + (torch.arange(48) == 47)
-    images = (labels.view(-1, 1, 1, 1) * 60 + torch.randint(0, 20, (48, 1, 6, 6))).to(torch.uint8)
-    return (images, labels), (images, labels)

@@ -110,12 +110,6 @@ class PlacesOfHeads(Attending):
         return joined(weights @ places(v))
 
 
-@structure({"into": 8, "query": 4, "value": 4}, inputs=TOKENS, sites={("query.weight", 0), ("value.weight", 0)})
-class FusedWithScale(Attending):
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        return joined(F.scaled_dot_product_attention(places(q), places(k), places(v), scale=0.5))
-
-
 @structure({"into": 8, "value": 4}, inputs=TOKENS, unprunable={"query": "the scale of attention is computed from them"})
 class FusedWithoutScale(Attending):
     """torch divides by the root of the number of places that it finds."""

@@ -144,46 +144,6 @@ class NormBehindSigmoid(nn.Module):
         return self.head(F.relu(self.two(self.norm(torch.sigmoid(self.one(x))))))
 
 
-class NotQuiteANorm(nn.LayerNorm):
-    """Does something else to the largest channel."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + 0.1 * x.amax(-1, keepdim=True)
-
-
-@structure({"one": 8, "two": 12}, inputs=TOKENS, sites={("two.weight", 1)})
-class LooksLikeANorm(nn.Module):
-    """What gives other values than a norm is none, whatever its class; but it is small, and can see all channels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.one, self.norm, self.two, self.head = nn.Linear(8, 8), NotQuiteANorm(8), nn.Linear(8, 12), nn.Linear(12, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(F.relu(self.two(self.norm(self.one(x)))))
-
-
-@structure(
-    {"embed": 8, "attention.in_proj_weight": 4, "attention.in_proj_weight.values": 4},
-    inputs=torch.randint(0, 9, (2, 6)),
-    sites={("attention.in_proj_weight", 0), ("attention.out_proj.weight", 0), ("embed.weight", 1)},
-)
-class BuiltInAttention(nn.Module):
-    """torch's own attention under a mask, with tokens first and the weights computed; every width is pruned."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed, self.norm, self.last = nn.Embedding(9, 8), nn.LayerNorm(8), nn.LayerNorm(8)
-        self.attention, self.head = nn.MultiheadAttention(8, 2), nn.Linear(8, 3)
-        self.register_buffer("future", torch.ones(6, 6, dtype=torch.bool).triu(1))
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        x = self.embed(tokens).transpose(0, 1)
-        y = self.norm(x)
-        x = x + self.attention(y, y, y, attn_mask=self.future)[0]
-        return self.head(self.last(x).transpose(0, 1))
-
-
 class FusedAttention(nn.Module):
     """Queries, keys and values from one layer, as in timm, with everything sized by numbers."""
 

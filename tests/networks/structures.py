@@ -112,16 +112,6 @@ class SigmoidBetween(TwoConvs):
         return F.relu(self.two(torch.sigmoid(self.one(x))))
 
 
-@structure({"one": 8, "two": 6}, sites={("two.weight", 1), ("two.weight", 0), ("two.bias", 0)})
-class NormWithoutAffine(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.norm, self.two = conv(3, 8), nn.BatchNorm2d(8, affine=False), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        return self.two(F.relu(self.norm(self.one(x))))
-
-
 class NormAct(nn.BatchNorm2d):
     """A batch norm with its activation inside."""
 
@@ -179,15 +169,14 @@ class Conv1d(nn.Module):
         return self.two(F.relu(self.norm(self.one(x))))
 
 
-@structure({"one": 8, "up": 6, "two": 4})
-class Transposed(nn.Module):
+@structure({"one": 4}, inputs=torch.randn(2, 2, 5, 5, 5))
+class Conv3d(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.one, self.up, self.two = conv(3, 8), nn.ConvTranspose2d(8, 6, 2, stride=2), conv(6, 4)
-        self.last = nn.ConvTranspose2d(4, 2, 3)
+        self.one, self.norm, self.two = nn.Conv3d(2, 4, 3), nn.BatchNorm3d(4), nn.Conv3d(4, 2, 3)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.last(F.relu(self.two(F.relu(self.up(F.relu(self.one(x)))))))
+        return self.two(F.relu(self.norm(self.one(x))))
 
 
 @structure({"one": 8, "two": 6})
@@ -284,20 +273,6 @@ class Concat(Classifier):
         return F.relu(self.two(torch.cat([F.relu(self.left(x)), x, F.relu(self.right(x))], 1)))
 
 
-@structure({"stem": 6, "one": 4, "two": 4})
-class Dense(Classifier):
-    def __init__(self) -> None:
-        super().__init__(14)
-        self.stem, self.one, self.two = conv(3, 6), conv(6, 4), conv(10, 4)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(6), nn.BatchNorm2d(10), nn.BatchNorm2d(14)])
-
-    def features(self, x: Tensor) -> Tensor:
-        x = self.stem(x)
-        x = torch.cat([x, self.one(F.relu(self.norms[0](x)))], 1)
-        x = torch.cat([x, self.two(F.relu(self.norms[1](x)))], 1)
-        return F.relu(self.norms[2](x))
-
-
 @structure({"one": 8, "two": 6})
 class Depthwise(Classifier):
     """Depthwise with a channel multiplier of two, then a reader."""
@@ -374,17 +349,6 @@ class LiteralSplit(TwoConvs):
         return self.two(torch.cat([right, left], 1))
 
 
-@structure({"one": 3, "two": 6})
-class SplitByNumber(Classifier):
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two = conv(3, 9), conv(3, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        first, second, third = self.one(x).tensor_split(3, dim=1)
-        return F.relu(self.two(first * second.sigmoid() + third))
-
-
 @structure({"one": 4, "two": 6})
 class Maxout(Classifier):
     def __init__(self) -> None:
@@ -450,19 +414,6 @@ class ChannelShuffle(TwoConvs):
 class BuiltInShuffle(TwoConvs):
     def features(self, x: Tensor) -> Tensor:
         return self.two(F.channel_shuffle(F.relu(self.one(x)), 2))
-
-
-@structure({"one": 8, "two": 6}, unprunable={"attend": "a single channel"})
-class OneChannelMap(Classifier):
-    """A map of one channel is multiplied into all of them."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.attend, self.two = conv(3, 8), conv(8, 1), conv(8, 6)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.relu(self.one(x))
-        return F.relu(self.two(x * torch.sigmoid(self.attend(x))))
 
 
 @structure({"stem": 8})
@@ -557,14 +508,6 @@ class TutorialLeNet(nn.Module):
         x = F.max_pool2d(F.relu(self.conv2(x)), 2)
         x = x.view(-1, 16 * 5 * 5)
         return self.fc3(F.relu(self.fc2(F.relu(self.fc1(x)))))
-
-
-@structure({"two": 6}, unprunable={"one": "its number of channels changes the values (at two)"})
-class BranchOnWidth(TwoConvs):
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        x = F.relu(x) if x.shape[1] == 8 else torch.sigmoid(x)
-        return F.relu(self.two(x))
 
 
 # -- inputs and outputs ------------------------------------------------------------------------------------------------
@@ -738,30 +681,3 @@ class OneByOneMaps(Classifier):
 
 
 STRUCTURES["OneByOneMaps"] = Structure("OneByOneMaps", OneByOneMaps, image(batch=1), STRUCTURES["OneByOneMaps"].groups)
-
-
-@structure({"one": 8, "two": 6}, sites={("shift", 0), ("one.weight", 0)})
-class ExpandedVector(Classifier):
-    """A vector that is expanded into a map is a layer without inputs: gated and cut like what it is added to."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two, self.shift = conv(3, 8), conv(8, 6), nn.Parameter(torch.randn(8))
-
-    def features(self, x: Tensor) -> Tensor:
-        x = self.one(x)
-        return F.relu(self.two(F.relu(x + self.shift.view(-1, 1, 1).expand(len(x), -1, *x.shape[2:]))))
-
-
-@structure({"two": 6}, unprunable={"one": "used in another way"})
-class ParameterAsInput(Classifier):
-    """A learned pattern is added to channels, and read by a convolution by itself."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one, self.two, self.reader = conv(3, 8), conv(8, 6), nn.Conv2d(8, 4, 8)
-        self.pattern = nn.Parameter(torch.randn(1, 8, 8, 8))
-
-    def forward(self, x: Tensor) -> Tensor:
-        scores = self.head(F.relu(self.two(self.one(x) + self.pattern)).mean((2, 3)))
-        return scores + self.reader(self.pattern).flatten(1)

@@ -202,29 +202,6 @@ def test_caches_outside_of_the_network_hold_real_tensors() -> None:
     gated.host.train()(image()).sum().backward()
 
 
-class CachedInside(NoNorm):
-    """Keeps a product of a parameter from the first pass in evaluation mode, as LeViT's attention does."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.bias, self.cache = nn.Parameter(torch.ones(8, 1, 1)), dict[str, Tensor]()
-
-    def train(self, mode: bool = True) -> CachedInside:
-        self.cache = {}
-        return super().train(mode)
-
-    def features(self, x: Tensor) -> Tensor:
-        if "bias" not in self.cache:
-            self.cache["bias"] = self.bias * 0.5
-        return self.two(F.relu(self.one(x) + self.cache["bias"]))
-
-
-def test_caches_inside_of_the_network_hold_one_precision() -> None:
-    torch.manual_seed(0)
-    gated, compact = pruned(CachedInside(), image())
-    assert distance(call(gated, image()), call(compact, image())) < 1e-5
-
-
 class NormalisesInPlace(NoNorm):
     def features(self, x: Tensor) -> Tensor:
         return super().features(x.sub_(0.5).div_(0.25))

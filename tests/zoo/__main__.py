@@ -1,7 +1,6 @@
 """Check the zoo and print its table: ``python -m tests.zoo [part of a name …]``.
 
-Rows are kept in a file as they come (``--rows``), so that a run can be interrupted and continued, or shared between
-processes: ``--share 1/2`` and ``--share 2/2`` take half of the networks each. ``--only-table`` prints what there is.
+Rows are kept in a file as they come (``--rows``), so that a run can be interrupted and continued.
 """
 
 from __future__ import annotations
@@ -61,8 +60,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("patterns", nargs="*", help="parts of names; none: all networks")
     parser.add_argument("--rows", type=Path, help="file of rows: those that are in it are not checked again")
-    parser.add_argument("--share", default="1/1", help="which of how many shares of the networks to check")
-    parser.add_argument("--only-table", action="store_true", help="check nothing, print the rows that there are")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     chosen = [e for e in NETWORKS if not options.patterns or any(p in e.name for p in options.patterns)]
@@ -70,8 +67,7 @@ def main() -> int:
     if options.rows is not None and options.rows.exists():
         rows = {row["name"]: row for row in map(json.loads, options.rows.read_text().splitlines())}
     print(HEADER)
-    place, shares = map(int, options.share.split("/"))
-    for entry in [] if options.only_table else chosen[place - 1 :: shares]:
+    for entry in chosen:
         if entry.name in rows:
             continue
         rows[entry.name] = row = look(entry)
@@ -80,8 +76,6 @@ def main() -> int:
             with options.rows.open("a") as file:
                 file.write(json.dumps(row) + "\n")
     found = [rows[entry.name] for entry in chosen if entry.name in rows]
-    if options.only_table:
-        print("\n".join(map(line, found)))
     print(summary(found))
     return int(any(row["result"] in {"wrong", "failed"} for row in found))
 

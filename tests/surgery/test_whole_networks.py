@@ -1,7 +1,8 @@
-"""Random small networks with random gates: gated and compact are equal, whatever the wiring."""
+"""Whole networks: detectors at any image size, and random networks with random gates, whatever the wiring."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,13 +10,41 @@ import torch
 import torch.nn.functional as F
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from tests.support.compare import call, distance, liven, same_cost
+from tests.networks.blocks import AttentiveDetector, C2f, Detector
+from tests.support.compare import call, distance, liven, pruned, same_cost
 from tests.support.hostile_values import CASES
 from torch import Tensor, nn
 
 import depl0
 
 pytestmark = pytest.mark.structures
+
+IMAGES = torch.randn(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(("build", "least"), [(Detector, 0.06), (AttentiveDetector, 0.6)])
+def test_detectors_are_pruned_exactly_at_any_size(build: type[nn.Module], least: float, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    small = IMAGES[:1, :, :32, :32]
+    gated, compact = pruned(liven(build(), small), small)
+    for images in (small, IMAGES[:1], IMAGES):
+        assert distance(call(gated, images), call(compact, images)) < 1e-5
+    assert gated.plan.least() < least, str(gated.plan)
+    assert "training mode" in gated.plan.covered and any("size" in what for what in gated.plan.covered)
+    loaded = depl0.load(depl0.save(compact, tmp_path), build).eval()
+    assert distance(call(compact, IMAGES), call(loaded, IMAGES)) == 0
+
+
+def test_a_width_that_only_another_method_reads_follows_the_cut() -> None:
+    torch.manual_seed(0)
+    _, compact = pruned(liven(Detector(), IMAGES), IMAGES)
+    wanted = call(compact, IMAGES)
+    for block in compact.modules():
+        if isinstance(block, C2f):
+            assert 2 * block.width == block.one.conv.out_channels
+            block.forward = block.forward_for_export  # as exporters do
+    assert distance(wanted, call(compact, IMAGES)) == 0
+
 
 STEPS = (
     "conv",
