@@ -55,7 +55,10 @@ from depl0.select.gates import select_gates
 FIRST_ORDER_BATCHES = 4
 """Number of calibration batches for gates that are estimated to first order."""
 EXPONENT = 0.8
-"""Exponent of relative errors; below 1, differences in error count less than differences in cost."""
+"""Exponent of relative errors; below 1, differences in error count less than differences in cost.
+
+Errors that are weighted by the size of tokens have an exponent of 1.
+"""
 PRICE_ROUNDS = 4
 """Number of times that costs are updated in the network that they select."""
 
@@ -72,10 +75,13 @@ def reconstruction_scores(
         of: the cost that a gate's error is divided by: "macs", "params" or "latency".
         config: the budget and rules of the final network; None: costs are those of the current network.
     """
-    return scores_of_errors(gated, reconstruction_errors(gated, batches), of, config)
+    errors, weighted = _errors(gated, batches)
+    return scores_of_errors(gated, errors, of, config, 1.0 if weighted else EXPONENT)
 
 
-def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: GateConfig | None = None) -> Tensor:
+def scores_of_errors(
+    gated: GatedModel, errors: Tensor, of: BudgetKind, config: GateConfig | None, exponent: float
+) -> Tensor:
     """Return a standardised score for every gate: its error relative to its cost, both as logarithms.
 
     A channel costs less if its neighbours are narrower, and a channel of a residual stream, all of whose neighbours are
@@ -88,7 +94,7 @@ def scores_of_errors(gated: GatedModel, errors: Tensor, of: BudgetKind, config: 
         at_gates = gated.expected.value_and_gradient(gates.to(_device(gated)), counted(of))[1].double().cpu()
         least = 0.01 * float(at_gates.mean()) if of == "latency" else 1.0  # measured tables have flat parts
         price = at_gates.clamp_min(least) if price is None else (price * at_gates.clamp_min(least)).sqrt()
-        scores = EXPONENT * errors.log() - price.log()
+        scores = exponent * errors.log() - price.log()
         scores[present] = standardise(scores[present])
         scores[~present] = -4.0
         if config is not None and config.budget is not None:
@@ -102,6 +108,11 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
 
     Within a group it rises in the order of removal.
     """
+    return _errors(gated, batches)[0]
+
+
+def _errors(gated: GatedModel, batches: Iterable[Any]) -> tuple[Tensor, bool]:
+    """Return the relative errors, and True if they are weighted by the size of each token's sum."""
     shared = gated.plan.shared_inputs
     inputs = [ExampleInputs.of(batch).with_shared(shared).on_device_of(gated.host) for batch in batches]
     is_there = ~gated.removed
@@ -121,7 +132,7 @@ def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
                     ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # ties keep their order
                     errors[torch.tensor(order)] = rising * ties
             del views
-    return _completed(gated, errors, look, inputs[:FIRST_ORDER_BATCHES])
+    return _completed(gated, errors, look, inputs[:FIRST_ORDER_BATCHES]), look.weighted
 
 
 def _completed(gated: GatedModel, errors: Tensor, look: Look, inputs: list[ExampleInputs]) -> Tensor:
@@ -232,6 +243,8 @@ class Look:
         self._waiting: dict[int, Stepper] = {}
         self._passed = 0
         """Number of events that the waiting examples have passed."""
+        self.weighted = False
+        """whether errors are weighted by the size of each token's sum"""
 
     def close(self) -> None:
         """Stop the examples that wait."""
@@ -284,6 +297,7 @@ class Look:
                 observer.batch = number
                 self._run(number, passed, most, observer)
                 report_progress(done + number + 1, steps)
+        self.weighted = self.weighted or any(observer.tokens.values())
         return [
             _view(self._host.get_parameter(weight).detach(), consumer, observer, output_scale(self._network, consumer))
             for weight, consumer in consumers.items()

@@ -8,8 +8,8 @@ which closed channels are zero and the other channels are changed by earlier cut
 over the open columns, from calibration inputs alone; in a depthwise layer, every filter is fitted to its own channel.
 The constant c is added to its bias or to the running mean of the following batch norm. Layers are refitted in order of
 execution, so that every layer is fitted to its actual inputs. A layer whose output is only added to a shortcut also
-compensates for errors of the shortcut. A layer that reads tokens does not, because that overfits, and its errors are
-relative to the size of each token's sum.
+compensates for errors of the shortcut. A layer that reads tokens does neither, because that overfits: it is fitted to
+its former output from its original inputs, and its errors are relative to the size of each token's sum.
 
 Only weights of the host change, so that an extracted network still computes the outputs of the gated model.
 """
@@ -250,7 +250,8 @@ class _Run:
         """Refit one layer, unless its inputs are unchanged."""
         is_open, was_open = gate_values(consumer.gates, self.after) > 0, gate_values(consumer.gates, self.before) > 0
         read = [(a.input, b.input) for a, b in calls] + [(a.other, b.other) for a, b in sums or []]
-        if torch.equal(was_open, is_open) and (consumer.tied or all(torch.equal(a, b) for a, b in read)):
+        is_complete = torch.equal(was_open, is_open)
+        if is_complete and (consumer.tied or reads_tokens(calls[0][1]) or all(torch.equal(a, b) for a, b in read)):
             return
         weight = self.host.get_parameter(consumer.weight).detach().double().cpu()
         if not consumer.depthwise:  # columns of gates that were closed until now start from zero
@@ -282,7 +283,8 @@ class _Run:
         rows = rows_for(weight) // len(calls)
         for number, (dense, cut) in enumerate(calls):
             places = choose_places(cut, rows, seed=number)
-            seen, was = patches(cut, places), patches(dense, places)
+            was = patches(dense, places)
+            seen = was if reads_tokens(cut) else patches(cut, places)
             seen, was = seen * factor.to(seen), was * was_factor.to(was)
             if by_channel:
                 moments.add(by_channels(seen, kernel), by_channels(was, kernel))
