@@ -7,7 +7,6 @@ import torch
 
 import depl0
 from depl0.app.models.resnet import CifarResNet
-from depl0.errors import InputError
 from depl0.gated import GatedModel
 
 IMAGES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -21,15 +20,6 @@ def resnet8() -> CifarResNet:
 def gated() -> GatedModel:
     torch.manual_seed(0)
     return depl0.attach(resnet8(), IMAGES[:1], groups="inner", alone=("conv1",), evaluation="paper").eval()
-
-
-def test_the_first_convolution_comes_first_and_nothing_else_changes(gated: GatedModel) -> None:
-    inner = depl0.plan(resnet8(), IMAGES[:1], groups="inner")
-    assert [group.name for group in gated.plan.groups] == ["conv1", *(group.name for group in inner.groups)]
-    assert [group.offset for group in gated.plan.groups][:3] == [0, 16, 32]
-    assert gated.plan.num_gates == inner.num_gates + 16
-    for axis, gates in inner.axes.items():
-        assert torch.equal(gated.plan.axes[axis], gates + 16)
 
 
 @torch.no_grad()
@@ -62,28 +52,3 @@ def test_the_compact_network_keeps_the_channel_and_computes_the_same(gated: Gate
     gated.free_gates()
     assert (len(compact.conv1.weight), len(compact.layer1[0].conv1.weight)) == (16, 15)
     assert [compact.bn1.weight[5].item(), compact.bn1.bias[5].item()] == [0, 0]
-
-
-def test_such_gates_can_be_gone_for_good() -> None:
-    gated = depl0.attach(resnet8(), IMAGES[:1], groups="inner", alone=("conv1",)).eval()
-    state = gated.state_dict()
-    gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
-    gone[[2, 17]] = True
-    gated.remove(gone)
-    gated.cut()
-    assert (len(gated.host.conv1.weight), len(gated.host.layer1[0].conv1.weight)) == (16, 15)
-    assert gated.evaluation_gates()[[2, 17]].tolist() == [0, 0]
-    again = depl0.attach(resnet8(), IMAGES[:1], groups="inner", alone=("conv1",)).eval()
-    again.load_state_dict(state)
-    again.load_state_dict(gated.state_dict())
-    with torch.no_grad():
-        torch.testing.assert_close(again(IMAGES), gated(IMAGES))
-
-
-def test_what_cannot_be() -> None:
-    with pytest.raises(InputError, match=r"'conv1', whose channels have gates already\.\nhint: groups='inner'"):
-        depl0.plan(resnet8(), IMAGES[:1], alone=("conv1",))
-    with pytest.raises(InputError, match=r"alone names 'cnv1', but .*\nhint: did you mean conv1"):
-        depl0.plan(resnet8(), IMAGES[:1], groups="inner", alone=("cnv1",))
-    with pytest.raises(InputError, match=r"alone must be empty if there is a budget, got \('conv1',\) instead"):
-        depl0.GateConfig(alone=("conv1",), budget=0.5)

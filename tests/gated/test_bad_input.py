@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import pytest
@@ -17,11 +16,9 @@ import depl0
     ("model", "text"),
     [
         (None, r"model must be a torch\.nn\.Module, got NoneType instead.*\nhint: pass the network itself"),
-        ("resnet18", r"got str instead"),
         (NoNorm, r"got type instead.*\nhint: pass an instance: NoNorm\(\.\.\.\)"),
         (nn.DataParallel(NoNorm()), r"wrapped in DataParallel.*\nhint: pass model\.module"),
     ],
-    ids=["none", "text", "class", "data parallel"],
 )
 def test_not_a_host(model: Any, text: str) -> None:
     for function in (depl0.attach, depl0.plan, depl0.cost):
@@ -53,35 +50,17 @@ def test_host_that_is_gated_already() -> None:
                 function(model, image())
 
 
-def test_host_that_cannot_be_copied() -> None:
-    model = NoNorm()
-    model.lock = threading.Lock()
-    with pytest.raises(depl0.errors.InputError, match=r"(?s)model cannot be copied.*\nhint: copy\.deepcopy"):
-        depl0.attach(model, image())
-
-
 @pytest.mark.parametrize(
     ("inputs", "text"),
     [
-        (
-            {image()},
-            r"must be a tensor, a tuple of arguments or a dict of keyword arguments, got set instead.*\nhint: ",
-        ),
-        ([], "got an empty list instead"),
         (None, "got NoneType instead"),
-        ((), r"example_inputs holds no tensor.*\nhint: pass the arguments of the network's forward"),
         ({}, "holds no tensor"),
-        ({3: image()}, "keys are not all argument names"),
         (
             image(5),
             r"run on example_inputs \(\(2, 5, 8, 8\)\): RuntimeError at one: .*\nhint: pass inputs of the shape",
         ),
-        (image().long(), r"does not run on example_inputs \(\(2, 3, 8, 8\)\): RuntimeError at one"),
-        (torch.randn(4), "RuntimeError at one"),
-        ((image(), image()), r"\(2, 3, 8, 8\), \(2, 3, 8, 8\)\): TypeError at NoNorm"),
         ({"y": image()}, "TypeError at NoNorm"),
     ],
-    ids=["set", "empty list", "none", "empty", "empty dict", "keys", "channels", "dtype", "vector", "two", "keyword"],
 )
 def test_wrong_example_inputs(inputs: Any, text: str) -> None:
     for function in (depl0.attach, depl0.plan, depl0.cost):
@@ -143,12 +122,11 @@ def gated() -> depl0.GatedModel:
 
 def test_wrong_gates(gated: depl0.GatedModel) -> None:
     count = gated.plan.num_gates
-    for wrong in (torch.ones(count + 1), torch.ones(count, 1), torch.ones(())):
-        with pytest.raises(
-            depl0.errors.GateError, match=rf"(?s)vector of {count} values.*got shape \(.*\nhint: plan\.groups"
-        ):
-            gated.fix_gates(wrong)
-    for value, text in ((1.5, "1.5"), (-0.1, "-0.1"), (float("nan"), "nan"), (float("inf"), "inf")):
+    with pytest.raises(
+        depl0.errors.GateError, match=rf"(?s)vector of {count} values.*got shape \(.*\nhint: plan\.groups"
+    ):
+        gated.fix_gates(torch.ones(count + 1))
+    for value, text in ((1.5, "1.5"), (float("nan"), "nan")):
         gates = torch.ones(count)
         gates[9] = value
         with pytest.raises(
@@ -160,17 +138,10 @@ def test_wrong_gates(gated: depl0.GatedModel) -> None:
     assert torch.equal(gated.evaluation_gates(), torch.full((count,), 0.5))
 
 
-@pytest.mark.parametrize("wrong", ["gates", None, ["a"]])
-def test_gates_that_are_no_numbers(gated: depl0.GatedModel, wrong: Any) -> None:
-    with pytest.raises(depl0.errors.GateError, match="gates must be a vector of 14 values"):
-        gated.fix_gates(wrong)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_log_alpha_that_is_not_finite(gated: depl0.GatedModel, value: float) -> None:
+def test_log_alpha_that_is_not_finite(gated: depl0.GatedModel) -> None:
     with torch.no_grad():
         for parameter in gated.gate_parameters():
-            parameter.view(-1)[-1] = value
-    for function in (gated.extract, gated.kept_cost, gated.evaluation_gates):
-        with pytest.raises(depl0.errors.GateError, match=rf"(?s)log alpha is {value} at gate \d+ \(group .*\nhint: "):
+            parameter.view(-1)[-1] = float("nan")
+    for function in (gated.extract, gated.evaluation_gates):
+        with pytest.raises(depl0.errors.GateError, match=r"(?s)log alpha is nan at gate \d+ \(group .*\nhint: "):
             function()

@@ -7,7 +7,7 @@ import inspect
 
 import pytest
 import torch
-from tests.networks.structures import STRUCTURES, Dropouts, NormAfterConv, Residual, TiedWeights, image
+from tests.networks.structures import NormAfterConv, Residual, TiedWeights, image
 from tests.support.compare import call, distance, liven, random_gates, same_cost
 from torch import nn
 
@@ -56,21 +56,6 @@ def test_fixed_gates_are_used_in_both_modes(gated: depl0.GatedModel) -> None:
     assert torch.equal(gated.evaluation_gates(), depl0.gates.hard_concrete.evaluation_gates(gated.log_alpha().detach()))
 
 
-def test_parameters_are_disjoint_and_complete() -> None:
-    for structure in (STRUCTURES["Residual"], STRUCTURES["TiedWeights"]):
-        gated = depl0.attach(structure.build(), structure.inputs)
-        weights, gates = [id(p) for p in gated.weight_parameters()], [id(p) for p in gated.gate_parameters()]
-        assert len(weights) > 0 and len(gates) > 0 and not set(weights) & set(gates)
-        assert sorted(weights + gates) == sorted(id(p) for p in gated.parameters())
-        assert weights == [id(p) for p in gated.host.parameters()]
-
-
-def test_gates_and_weights_get_gradients(gated: depl0.GatedModel) -> None:
-    (gated.train()(image()).square().sum() + gated.penalty("macs")).backward()
-    assert all(p.grad is not None and p.grad.isfinite().all() for p in gated.parameters())
-    assert any(p.grad.abs().sum() > 0 for p in gated.gate_parameters())
-
-
 def test_kept_cost_is_the_cost_of_the_compact_network(gated: depl0.GatedModel) -> None:
     gated.generator.start_from(torch.linspace(-4, 4, gated.plan.num_gates))
     compact = gated.extract()
@@ -86,25 +71,6 @@ def test_evaluation_rules() -> None:
         assert bool((gated.evaluation_gates() == 0).all()) is closed
     with pytest.raises(depl0.errors.InputError, match="'mean'"):
         depl0.attach(NormAfterConv(), image(), evaluation="mean")
-
-
-def test_batch_norm_statistics_are_updated_in_the_host(gated: depl0.GatedModel) -> None:
-    before = gated.host.norms[0].running_mean.clone()
-    gated.train()(image())
-    assert not torch.equal(before, gated.host.norms[0].running_mean)
-
-
-def test_deep_copy_is_independent(gated: depl0.GatedModel) -> None:
-    other = copy.deepcopy(gated).eval()
-    gated.eval()
-    assert distance(call(gated, image()), call(other, image())) == 0
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter.add_(0.1)
-    assert distance(call(gated, image()), call(other, image())) > 1e-3
-    other.fix_gates(torch.ones(other.plan.num_gates))
-    assert gated._fixed is None
-    assert type(other.extract()) is Residual
 
 
 def test_state_dict_round_trip(gated: depl0.GatedModel) -> None:
@@ -169,47 +135,6 @@ def test_extracting_again_composes(tmp_path: object) -> None:
     loaded = depl0.load(depl0.save(host, str(tmp_path)), Residual).eval()
     assert distance(call(host, image()), call(loaded, image())) == 0
     assert type(host) is Residual and host.stem.out_channels < 8
-
-
-def test_extracting_again_composes_where_one_group_of_a_grouped_convolution_is_left(tmp_path: object) -> None:
-    structure = STRUCTURES["Grouped"]
-    gated = depl0.attach(structure.build(), structure.inputs).eval()
-    gates = torch.ones(gated.plan.num_gates)
-    gates[1:4] = 0
-    gated.fix_gates(gates)
-    first = gated.extract().eval()
-    assert first.grouped.groups == 1 and first.grouped.weight.shape[:2] == (3, 2)
-    gated = depl0.attach(first, structure.inputs).eval()  # now an ordinary convolution: its channels go one by one
-    gates = torch.ones(gated.plan.num_gates)
-    for group in gated.plan.groups:
-        gates[group.offset] = 0
-    gated.fix_gates(gates)
-    second = gated.extract().eval()
-    assert second.grouped.weight.shape[:2] == (2, 1)
-    loaded = depl0.load(depl0.save(second, str(tmp_path)), structure.build).eval()
-    assert distance(call(second, structure.inputs), call(loaded, structure.inputs)) == 0
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_mode_of_the_host_is_kept(training: bool) -> None:
-    host = Dropouts().train(training)
-    gated = depl0.attach(host, image())
-    assert gated.training is training and host.training is training
-    compact = gated.extract()
-    assert compact.training is training and compact.drop.training is training
-
-
-def test_directions_and_generators_reach_the_generator() -> None:
-    gated = depl0.attach(NormAfterConv(), image(), generator="lstm", direction="backward", preset="paper")
-    assert gated.generator.direction == "backward" and gated.generator.preset.name == "paper"
-    rng = torch.Generator().manual_seed(3)
-    one = depl0.attach(NormAfterConv(), image(), rng=rng).log_alpha()
-    two = depl0.attach(NormAfterConv(), image(), rng=torch.Generator().manual_seed(3)).log_alpha()
-    assert torch.equal(one, two)
-
-
-def test_module_is_a_plain_module(gated: depl0.GatedModel) -> None:
-    assert isinstance(gated, nn.Module) and gated.host in gated.children()
 
 
 class TwoInputs(nn.Module):

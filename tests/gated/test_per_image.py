@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import depl0
-from depl0.app.models import build
 from depl0.errors import InputError
 from depl0.gates.generators import make_generator
 
@@ -105,16 +103,6 @@ def test_what_cannot_be_gated_image_by_image_is_refused_before_training() -> Non
         depl0.attach(Plain(), IMAGES, draw="image", conditioning="gates")
     with pytest.raises(InputError, match="draw must be 'batch' or 'image'"):
         depl0.attach(Plain(), IMAGES, draw="example")  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("name", ["resnet20", "vgg16"])
-def test_the_authors_networks_can_be_gated_so(name: str) -> None:
-    images = torch.randn(3, 3, 32, 32)
-    alone: dict[str, Any] = {"groups": "inner", "alone": ("conv1",)} if name == "resnet20" else {}
-    gated = depl0.attach(build(name), images, draw="image", **alone).train()
-    outputs, penalty = gated(images), gated.penalty("chain")
-    (outputs.square().sum() + penalty).backward()
-    assert all(p.grad is not None for p in gated.gate_parameters())
 
 
 def test_vgg16_starts_from_as_many_ones_as_the_authors_code() -> None:

@@ -18,10 +18,7 @@ from depl0.host.inputs import ExampleInputs
 from depl0.surgery.extraction import Shrunk, carry_over
 from depl0.surgery.record import record_of
 
-NETWORKS = (
-    "NormAfterConv", "NoNorm", "SigmoidBetween", "Residual", "Concat", "Depthwise", "Grouped", "GroupNorms",
-    "SqueezeExcite", "TiedWeights", "SlopePerChannel",
-)  # fmt: skip
+NETWORKS = ("NormAfterConv", "Concat", "Grouped", "SqueezeExcite", "TiedWeights")
 EPS = 1e-3
 """the gradient of a bias before a norm is nothing but rounding, and must not be blown up"""
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
@@ -215,26 +212,6 @@ def test_the_former_host_is_left_alone() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
 
 
-def test_the_saved_compact_network_of_a_shrunk_one_loads(tmp_path: Any) -> None:
-    model = STRUCTURES["Residual"].build()
-    gated = depl0.attach(liven(model, image()), image(), start=1.0).eval()
-    gated.remove(third(gated.plan.num_gates))
-    gated.cut()
-    compact = gated.extract()
-    depl0.save(compact, tmp_path / "net")
-    again = depl0.load(tmp_path / "net", STRUCTURES["Residual"].build)
-    assert distance(call(compact.eval(), image()), call(again.eval(), image())) == 0
-
-
-def test_momentum_in_channels_last_stays_so() -> None:
-    model = STRUCTURES["Residual"].build().to(memory_format=torch.channels_last)
-    gated = depl0.attach(model, image())
-    gated.remove(third(gated.plan.num_gates))
-    gated.cut()
-    weights = [p for p in gated.host.parameters() if p.dim() == 4 and min(p.shape[1], p.shape[2]) > 1]
-    assert weights and all(w.is_contiguous(memory_format=torch.channels_last) for w in weights)
-
-
 def test_a_gate_that_is_gone_cannot_be_opened() -> None:
     gated = depl0.attach(STRUCTURES["Residual"].build(), image())
     gone = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
@@ -245,5 +222,3 @@ def test_a_gate_that_is_gone_cannot_be_opened() -> None:
     gated.fix_gates((~gone).float())
     with pytest.raises(depl0.errors.GateError, match="True or False"):
         gated.remove(gone.float())
-    with pytest.raises(depl0.errors.GateError, match="True or False"):
-        gated.remove(gone[1:])

@@ -1,7 +1,4 @@
-"""A generator that trains: all gates start alike, the penalty reaches every one, and what is useless is found.
-
-The published form fails each of these.
-"""
+"""A generator that trains: channels that were made useless are found, which the published form fails to do."""
 
 from __future__ import annotations
 
@@ -14,68 +11,13 @@ from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
 from depl0.analysis.planning import plan
-from depl0.app.models.resnet import resnet20
 from depl0.gated import GatedModel
-from depl0.gates import hard_concrete
-from depl0.gates.generators import GENERATORS, make_generator
+from depl0.gates.generators import make_generator
 from depl0.host.inputs import ExampleInputs
 
 WIDTH, USELESS = 20, 6
 STEPS = 150
 PLANTED_EXAMPLE = ExampleInputs.of(torch.zeros(1, 2, 6, 6))
-
-
-EXAMPLE = ExampleInputs.of(torch.zeros(1, 3, 16, 16))
-
-
-@pytest.fixture(scope="module")
-def planned() -> tuple[nn.Module, Plan]:
-    """One analysis for all generators."""
-    torch.manual_seed(0)
-    host = resnet20()
-    return host, plan(host, EXAMPLE, groups="inner")
-
-
-def gates_on(planned: tuple[nn.Module, Plan], generator: str, **options: str) -> GatedModel:
-    host, its_plan = planned
-    sizes = [group.size for group in its_plan.groups]
-    made = make_generator(generator, sizes, rng=torch.Generator().manual_seed(0), **options)
-    return GatedModel(host, its_plan, made, EXAMPLE)
-
-
-def spread_of_open_probability(gated: GatedModel) -> float:
-    probability = gated.open_probability().detach()
-    return float(probability.max() - probability.min())
-
-
-def penalty_that_arrives(gated: GatedModel) -> list[float]:
-    """For each group: the median of ∂penalty/∂log α, relative to the largest one that any log α could have."""
-    log_alpha = gated.log_alpha().detach().requires_grad_()
-    (gradient,) = torch.autograd.grad(gated.expected(hard_concrete.open_probability(log_alpha), "params"), log_alpha)
-    probability = hard_concrete.open_probability(log_alpha).detach()
-    price = gradient / (probability * (1 - probability))
-    possible = price * 0.25  # σ' is 1/4 at most
-    return [float((gradient[g.gates].abs() / possible[g.gates]).median()) for g in gated.plan.groups]
-
-
-@pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("conditioning", ["log_alpha", "gates"])
-@pytest.mark.parametrize("generator", sorted(set(GENERATORS) - {"lstm", "lstm-shared"}))
-def test_all_gates_start_alike_and_feel_the_penalty(
-    planned: tuple[nn.Module, Plan], generator: str, direction: str, conditioning: str
-) -> None:
-    gated = gates_on(planned, generator, direction=direction, conditioning=conditioning)
-    assert spread_of_open_probability(gated) <= 0.02
-    assert min(penalty_that_arrives(gated)) > 1e-3
-
-
-@pytest.mark.parametrize("preset", ["paper", "reference"])
-def test_the_published_forms_do_not(planned: tuple[nn.Module, Plan], preset: str) -> None:
-    gated = gates_on(planned, "fc", preset=preset)
-    assert spread_of_open_probability(gated) > 0.5
-
-
-# -- planted channels ------------------------------------------------------------------------------------------------
 
 
 class Layer(nn.Module):
@@ -155,12 +97,6 @@ TRAINED = [{"generator": "fc", "direction": "forward"}, {"generator": "fc", "dir
 @pytest.mark.parametrize(("options", "seed"), covering([*TRAINED, {"generator": "independent"}], range(5)))
 def test_the_closed_gates_are_the_planted_ones(planted_plan: Plan, options: dict[str, str], seed: int) -> None:
     precision, recall = search_planted(planted_plan, seed, **options)
-    assert precision >= 0.9
-    assert recall >= 0.9
-
-
-def test_fed_on_gates_the_planted_ones_are_found_too(planted_plan: Plan) -> None:
-    precision, recall = search_planted(planted_plan, 0, "fc", conditioning="gates")
     assert precision >= 0.9
     assert recall >= 0.9
 
