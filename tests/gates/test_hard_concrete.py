@@ -4,9 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from depl0.errors import InputError
 from depl0.gates import (
     BETA,
     GAMMA,
@@ -107,18 +105,8 @@ def test_a_gate_is_closed_exactly_at_and_below_the_closing_point(rule, dtype):
     assert evaluation_gates(closing + 20, rule) == 1
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_everything_grows_with_log_alpha(rule):
-    log_alpha = torch.linspace(-20, 20, 4001)
-    values = [open_probability(log_alpha), evaluation_gates(log_alpha, rule)]
-    values += [sample(log_alpha, torch.full_like(log_alpha, uniform)) for uniform in (0.0, 0.2, 0.5, 0.9, 1.0)]
-    for value in values:
-        assert (value.diff() >= 0).all()
-        assert value.min() >= 0 and value.max() <= 1
-
-
-@pytest.mark.parametrize("log_alpha", [-20.0, -3.0, 0.0, 3.0, 20.0])
-@pytest.mark.parametrize("uniform", [0.0, 1e-30, 1e-8, 0.5, 1 - 2**-24, 1.0])
+@pytest.mark.parametrize("log_alpha", [-20.0, 0.0, 20.0])
+@pytest.mark.parametrize("uniform", [0.0, 1e-30, 1 - 2**-24, 1.0])
 def test_samples_and_gradients_are_finite_at_the_extremes(log_alpha, uniform):
     log_alpha = torch.tensor([log_alpha], requires_grad=True)
     gate = sample(log_alpha, torch.tensor([uniform]))
@@ -127,31 +115,8 @@ def test_samples_and_gradients_are_finite_at_the_extremes(log_alpha, uniform):
     assert torch.isfinite(log_alpha.grad).all() and log_alpha.grad.item() >= 0
 
 
-def test_noise_at_its_ends_cannot_overrule_a_decided_gate():
-    # torch.rand gives exactly 0 once in 17 million draws; a gate with log α = 20 closes once in 2 billion.
-    ends = torch.tensor([0.0, 1.0])
-    assert sample(torch.full((2,), 20.0), ends).tolist() == [1, 1]
-    assert sample(torch.full((2,), -20.0), ends).tolist() == [0, 0]
-
-
-@pytest.mark.parametrize("function", [open_probability, evaluation_gates])
-def test_gradients_are_finite_at_extreme_log_alpha(function):
-    log_alpha = torch.tensor([-20.0, -1.6, 0.0, 1.6, 20.0], requires_grad=True)
-    function(log_alpha).sum().backward()
-    assert torch.isfinite(log_alpha.grad).all()
-    assert (log_alpha.grad >= 0).all()
-    assert log_alpha.grad[2] > 0.1
-
-
-def test_the_gradient_of_a_sample_is_that_of_its_formula():
-    log_alpha = torch.linspace(-1.0, 1.0, 7, dtype=torch.float64, requires_grad=True)
-    uniform = torch.linspace(0.4, 0.6, 7, dtype=torch.float64)
-    assert torch.autograd.gradcheck(lambda x: sample(x, uniform), (log_alpha,))
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_is_converted(dtype):
-    half = torch.linspace(-5, 5, 21).to(dtype)
+def test_half_precision_is_converted():
+    half = torch.linspace(-5, 5, 21).bfloat16()
     uniform = torch.linspace(0.0, 1.0, 21)
     full = half.float()
     for found, wanted in [
@@ -163,42 +128,3 @@ def test_half_precision_is_converted(dtype):
     ]:
         assert found.dtype == torch.float32
         assert torch.equal(found, wanted)
-
-
-def test_autocast_changes_nothing():
-    log_alpha, uniform = torch.linspace(-5, 5, 21), torch.linspace(0.0, 1.0, 21)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        inside = sample(log_alpha, uniform), open_probability(log_alpha), evaluation_gates(log_alpha)
-    outside = sample(log_alpha, uniform), open_probability(log_alpha), evaluation_gates(log_alpha)
-    for found, wanted in zip(inside, outside, strict=True):
-        assert found.dtype == torch.float32
-        assert torch.equal(found, wanted)
-
-
-def test_sampling_can_be_seeded_without_the_global_random_state():
-    before = torch.get_rng_state()
-    first = sample_gates(torch.zeros(100), torch.Generator().manual_seed(3))
-    second = sample_gates(torch.zeros(100), torch.Generator().manual_seed(3))
-    assert torch.equal(first, second)
-    assert not torch.equal(first, sample_gates(torch.zeros(100), torch.Generator().manual_seed(4)))
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_sampling_takes_seven_operators():
-    class Count(TorchDispatchMode):
-        operators = 0
-
-        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-            self.operators += not func.is_view
-            return func(*args, **(kwargs or {}))
-
-    log_alpha = torch.zeros(10)
-    with Count() as count:
-        sample_gates(log_alpha)
-    assert count.operators == 7  # rand, logit, add, mul, sigmoid, stretch, clip
-
-
-@pytest.mark.parametrize("call", [closing_log_alpha, lambda rule: evaluation_gates(torch.zeros(2), rule)])
-def test_an_unknown_rule_is_refused(call):
-    with pytest.raises(InputError, match=r"must be one of 'median', 'paper', got 'mean' instead\.\nhint: 'median'"):
-        call("mean")

@@ -6,10 +6,8 @@ import copy
 
 import pytest
 import torch
-from tests.networks.loops import BATCHES, LOSS, Net
 from tests.networks.tiny import tiny_gated
 
-import depl0
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, BoundedGenerator, make_generator
 from depl0.gates.rates import first_scores_alike, rates_to_travel
@@ -62,21 +60,3 @@ def test_a_budget_starts_from_its_scores_and_the_generator_is_left_alone() -> No
     assert isinstance(generator, BoundedGenerator)
     generator.start_from(first_scores_alike(gated.plan.num_gates))
     assert travelled(generator, rate, 100) == pytest.approx(4.0, rel=0.1)
-
-
-def test_one_optimizer_of_the_adam_family_trains_weights_and_gates_across_cuts() -> None:
-    torch.manual_seed(0)
-    gated = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4, generator="independent").train()
-    optimizer = torch.optim.AdamW(gated.parameter_groups(lr=0.01, steps=60))
-    search = depl0.Search(gated, 60, optimizers=[optimizer], calibrate=BATCHES, loss=LOSS, cut="progressive")
-    before, shrunk = gated.generator().detach().clone(), 0
-    for step in range(60):
-        shrunk += search.step()
-        inputs, targets = BATCHES[step % len(BATCHES)]
-        LOSS(gated(inputs), targets).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        assert held == {id(p) for p in gated.parameters()}
-    assert shrunk and float((gated.generator().detach() - before).abs().mean()) > 0.1
-    assert depl0.info(search.finish()).macs_left <= 0.4

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import random
-import time
 
 import pytest
 import torch
@@ -12,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import nn
 
-from depl0.latency import clock_for, interleave, ratio, speedup, summarise, time_networks
+from depl0.latency import interleave, speedup, summarise, time_networks
 
 CPU = torch.device("cpu")
 
@@ -29,17 +27,6 @@ def test_every_round_has_all_calls_in_an_order_of_its_own() -> None:
     assert followers == {"b", "c", "d"}  # nothing always comes after the same
 
 
-def test_a_long_measurement_ends_after_five_rounds() -> None:
-    times = interleave({"slow": lambda: time.sleep(0.02)}, CPU, repeats=50, seconds=0.01)
-    assert len(times["slow"]) == 5
-
-
-def test_one_thread_is_timed_by_the_processors_clock() -> None:
-    assert clock_for(CPU, threads=1) is time.thread_time
-    assert clock_for(CPU, threads=2) is time.perf_counter
-    assert clock_for(torch.device("cuda"), threads=1) is time.perf_counter
-
-
 def test_the_modes_of_networks_are_kept_and_more_work_takes_longer() -> None:
     small, large = nn.Linear(8, 8).train(), nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]).eval()
     with pytest.raises(RuntimeError):
@@ -49,10 +36,6 @@ def test_the_modes_of_networks_are_kept_and_more_work_takes_longer() -> None:
     other = summarise(time_networks({"small": small}, [torch.zeros(64, 8)], 15, 1.0)["small"])
     assert 0 < one.best <= one.median and one.spread >= 0
     assert other.best < one.best
-
-
-def test_a_ratio_is_not_moved_by_a_disturbed_round() -> None:
-    assert ratio([1.0, 1.0, 1.0, 1.0, 50.0], [2.0, 2.0, 90.0, 2.0, 2.0]) == pytest.approx(0.5)
 
 
 def test_a_speedup_says_how_certain_it_is() -> None:
@@ -80,12 +63,3 @@ def test_a_speedup_is_the_ratio_of_the_printed_times_and_lies_in_its_interval(
     found = speedup(before, after)
     assert found.low <= found.ratio <= found.high
     assert found.ratio == pytest.approx(summarise(before).median / summarise(after).median)
-
-
-def test_the_interval_holds_the_median_19_times_out_of_20() -> None:
-    rng = random.Random(1)
-    hits = 0
-    for _ in range(400):
-        found = speedup([2.0 * math.exp(rng.gauss(0, 0.3)) for _ in range(15)], [1.0] * 15)
-        hits += found.low <= 2.0 <= found.high
-    assert hits >= 0.95 * 400 - 12

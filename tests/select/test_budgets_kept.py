@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from depl0.app.recipes import catalog
 from depl0.app.recipes.toml import with_overrides
 from depl0.config import GateConfig
 from depl0.gated import GatedModel
-from depl0.gates.generators import GENERATORS, make_generator
+from depl0.gates.generators import make_generator
 from depl0.host.inputs import ExampleInputs
 from depl0.select.gates import minimum_share, select_gates
 from tests.networks.tiny import run
@@ -27,8 +26,7 @@ from tests.support.sampling import covering
 pytestmark = [pytest.mark.structures, pytest.mark.usefixtures("remembered_plans")]
 
 EXAMPLE = ExampleInputs.of(torch.zeros(1, 3, 16, 16))
-BUDGETS = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1]
-RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("**/metrics.jsonl"))
+BUDGETS = [0.9, 0.7, 0.5, 0.3]
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +37,10 @@ def planned() -> dict[str, tuple[nn.Module, Plan]]:
 
 
 CASES = [
-    (name, direction, groups, of)
-    for name in sorted(GENERATORS)
-    for direction, of in (("forward", "macs"), ("backward", "params"))
-    for groups in ("all", "inner")
+    ("fc", "forward", "all", "macs"),
+    ("fc", "backward", "inner", "params"),
+    ("independent", "forward", "inner", "macs"),
+    ("lstm", "backward", "all", "params"),
 ]
 
 
@@ -65,18 +63,6 @@ def test_the_compact_network_costs_what_was_asked(
     assert budget - 0.01 <= network.share(selection.gates > 0, of) <= budget
 
 
-# -- on the way ------------------------------------------------------------------------------------------------------
-
-
-def check_descent(lines: list[dict[str, Any]], of: str, warmup: float) -> None:
-    search = [line for line in lines if line.get("phase") == "search" and "expected" in line]
-    after_warmup = search[int(warmup * len(search)) :]
-    shares = [line["expected"][f"{of}_share"] for line in after_warmup]
-    assert shares, "a run without a search proves nothing"
-    for before, after in itertools.pairwise(shares):
-        assert after <= before + 0.02
-
-
 @pytest.mark.parametrize(("epochs", "generator"), covering([6, 30], ["independent", "fc"]))
 def test_short_and_long_searches_need_no_tuning(tmp_path: Path, epochs: int, generator: str) -> None:
     changes = {
@@ -92,10 +78,9 @@ def test_short_and_long_searches_need_no_tuning(tmp_path: Path, epochs: int, gen
     recipe = with_overrides(catalog.get("digits"), changes)  # 224 gates: one of them costs less than 1 %
     summary = run(recipe, tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    check_descent(lines, "macs", warmup=recipe.search.warmup)
-    final = [line for line in lines if line.get("phase") == "search" and "event" not in line][-1]["expected"][
-        "macs_share"
-    ]
-    assert abs(final - 0.5) < 0.025  # neither missed nor overshot; 36 steps, and rounding differs by machine
+    search = [line for line in lines if line.get("phase") == "search" and "expected" in line]
+    shares = [line["expected"]["macs_share"] for line in search[int(recipe.search.warmup * len(search)) :]]
+    assert all(after <= before + 0.02 for before, after in itertools.pairwise(shares))
+    assert abs(shares[-1] - 0.5) < 0.025  # neither missed nor overshot; 36 steps, and rounding differs by machine
     assert summary["budget_asked"] == 0.5
     assert summary["budget_reached"] <= 0.5

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 import depl0
-from depl0.app.methods.untrained import attach_untrained, cut_untrained, rank_scores
+from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.host.inputs import ExampleInputs
-from depl0.select.latency import TRIES, Attempt, _best, measured_share, select_within_latency
+from depl0.select.latency import TRIES, measured_share, select_within_latency
 from tests.networks.tiny import CLASSES, run, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
@@ -57,13 +57,6 @@ def test_the_network_found_is_faster() -> None:
     assert depl0.cost(compact, gated.example.args[0]).macs <= 0.5 * gated.dense_cost.macs
 
 
-@pytest.mark.parametrize(
-    ("measured", "chosen"), [([0.7, 0.5, 0.58], 2), ([0.9, 0.7, 0.8], 1), ([0.55], 0)], ids=["within", "none", "one"]
-)
-def test_the_slowest_within_the_budget_is_chosen(measured: list[float], chosen: int) -> None:
-    assert _best([Attempt(0.6, share) for share in measured], 0.6) == chosen
-
-
 def test_latency_is_measured_in_onnx_runtime() -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -72,11 +65,3 @@ def test_latency_is_measured_in_onnx_runtime() -> None:
     assert measured_share(narrow, wide, example, "onnxruntime") < 0.5
     with pytest.raises(depl0.errors.InputError, match="runtime must be 'pytorch' or 'onnxruntime'"):
         depl0.GateConfig(runtime="tflite")  # type: ignore[arg-type]
-
-
-def test_untrained_gates_are_ranked_by_their_filters() -> None:
-    model = nn.Sequential(nn.Conv2d(1, 4, 1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
-    with torch.no_grad():
-        model[0].weight.copy_(torch.tensor([3.0, -1.0, 4.0, 2.0]).reshape(4, 1, 1, 1))  # type: ignore[operator]
-    gated = attach_untrained(model, torch.randn(1, 1, 2, 2))
-    assert rank_scores(gated).argsort().tolist() == [1, 3, 0, 2]

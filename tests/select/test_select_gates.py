@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from depl0.config import GateConfig
+import depl0
+from depl0.app import models
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel, attach
-from depl0.select.gates import Selection, check_budget, minimum_share, select_gates
+from depl0.select.gates import Selection, budget_warning, check_budget, minimum_share, select_gates, sensible_share
 from tests.networks.golden import TinyDigits
 from tests.networks.tiny import tiny_gated
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
-BUDGETS = [0.9, 0.7, 0.5, 0.35, 0.2]
+BUDGETS = [0.9, 0.5, 0.2]
 
 
 def with_log_alpha(values: torch.Tensor | float, **options: object) -> GatedModel:
@@ -38,7 +39,7 @@ def random_log_alpha(seed: int, mean: float = 2.0) -> torch.Tensor:
 
 @pytest.mark.parametrize("of", ["macs", "params"])
 @pytest.mark.parametrize("budget", BUDGETS)
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_budget_is_kept_and_used(budget: float, of: str, seed: int) -> None:
     gated = with_log_alpha(random_log_alpha(seed, mean=4.0))
     frozen = frozen_at(gated, budget, of)
@@ -52,25 +53,6 @@ def test_the_budget_is_kept_and_used(budget: float, of: str, seed: int) -> None:
     assert torch.equal(gated.evaluation_gates(), frozen.gates)
     kept = gated.kept_cost()
     assert (kept.macs if of == "macs" else kept.params) <= budget * getattr(gated.dense_cost, of)
-
-
-def test_the_most_doubtful_gates_go_first() -> None:
-    gated = with_log_alpha(random_log_alpha(0, mean=4.0))
-    scores = gated.log_alpha().detach()
-    opened = {}
-    for budget in BUDGETS:
-        frozen = frozen_at(gated, budget, "macs")
-        opened[budget] = int((frozen.gates > 0).sum())
-        prefix = scores.argsort(descending=True)[: frozen.gates.count_nonzero() // 2]
-        assert bool((frozen.gates[prefix] > 0).all())
-    assert list(opened.values()) == sorted(opened.values(), reverse=True)
-
-
-def test_what_the_budget_forced_is_counted() -> None:
-    gated = with_log_alpha(5.0)  # all open
-    frozen = frozen_at(gated, 0.5, "macs")
-    assert frozen.forced == int((frozen.gates == 0).sum()) > 0
-    assert set(frozen.gates.tolist()) == {0.0, 1.0}
 
 
 def test_where_the_search_closed_more_the_best_are_opened_again() -> None:
@@ -93,12 +75,6 @@ def test_without_a_budget_they_are_the_evaluation_gates(rule: str) -> None:
     assert 0 < int((wanted > 0).sum()) < len(wanted)
     gated.generator.start_from(torch.full((14,), 3.0))
     assert torch.equal(gated.evaluation_gates(), wanted)  # fixed
-
-
-def test_half_open_gates_keep_their_value() -> None:
-    gated = with_log_alpha(0.0)  # evaluation gates of one half
-    frozen = frozen_at(gated, 0.5, "macs")
-    assert set(frozen.gates.tolist()) == {0.0, 0.5}
 
 
 @pytest.mark.parametrize("of", ["macs", "params"])
@@ -130,9 +106,6 @@ def test_closed_group_of_a_residual_branch_may_stay_closed(remove_blocks: bool) 
     assert gated.snapshot().share(frozen.gates > 0, "macs") <= 0.2
 
 
-# -- a floor for every group -------------------------------------------------------------------------------------------
-
-
 def worthless(name: str) -> GatedModel:
     """A network in which one group's gates score far below all others."""
     gated = with_log_alpha(4.0)
@@ -156,14 +129,6 @@ def test_every_group_keeps_its_least_share(budget: float | None, round_to: int) 
     assert budget is None or gated.snapshot().share(kept.gates > 0, "macs") <= budget
 
 
-def test_the_least_share_may_be_given_by_pattern() -> None:
-    name = tiny_gated().plan.groups[0].name
-    gated = worthless(name)
-    kept = frozen_at(gated, 0.5, min_share={name: 0.75, "*": 0.0})
-    (group,) = (group for group in gated.plan.groups if group.name == name)
-    assert int((kept.gates[group.gates] > 0).sum()) >= 0.75 * group.size
-
-
 def test_a_budget_and_a_least_share_that_cannot_both_be_met() -> None:
     with pytest.raises(InputError, match=r"min_share=0.9 account for .*\nhint: .*lower min_share"):
         tiny_gated(budget=0.3, min_share=0.9)
@@ -171,7 +136,12 @@ def test_a_budget_and_a_least_share_that_cannot_both_be_met() -> None:
         frozen_at(worthless(tiny_gated().plan.groups[0].name), 0.3, min_share=0.9)
 
 
-@pytest.mark.parametrize("wrong", [-0.1, 1.5, "a", True, {"*": 2.0}])
-def test_a_least_share_is_a_share(wrong: object) -> None:
-    with pytest.raises(InputError, match="min_share must be between 0 and 1"):
-        GateConfig(min_share=wrong)  # type: ignore[arg-type]
+def test_a_budget_that_leaves_single_channels() -> None:
+    gated = depl0.attach(models.build("small_cnn"), torch.zeros(1, 1, 8, 8))
+    for of in ("macs", "params"):
+        network = gated.snapshot()
+        least, sensible = minimum_share(network, gated.config.changed(of=of)), sensible_share(network, of)
+        assert 0 < least < sensible < 0.05
+        assert budget_warning(network, sensible, of) is None and budget_warning(network, 0.25, of) is None
+        text = budget_warning(network, 0.9 * sensible, of)
+        assert text is not None and f"of the {of} leaves one or two channels in most layers" in text

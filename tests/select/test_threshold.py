@@ -7,7 +7,6 @@ import torch
 
 import depl0
 from depl0.app import models
-from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import open_probability
 from depl0.gates.threshold import Threshold
@@ -52,7 +51,7 @@ def search(
 
 
 @pytest.mark.parametrize("of", ["macs", "params"])
-@pytest.mark.parametrize("share", [0.9, 0.7, 0.5, 0.3, 0.1])
+@pytest.mark.parametrize("share", [0.9, 0.5, 0.1])
 def test_expected_cost_follows_the_target_while_scores_drift(gated: GatedModel, share: float, of: str) -> None:
     costs, targets, _ = search(gated, make_threshold(gated, share, of), steps=400, travel=3.0)
     caught_up = 10  # it starts with everything wide open
@@ -66,32 +65,7 @@ def test_expected_cost_follows_the_target_while_scores_drift(gated: GatedModel, 
         lowest = min(lowest, cost)
 
 
-@pytest.mark.parametrize("steps", [4, 20, 60])
-def test_a_short_search_arrives_too(gated: GatedModel, steps: int) -> None:
-    costs, _, _ = search(gated, make_threshold(gated, 0.3), steps, travel=1.0)
-    assert costs[-1] == pytest.approx(0.3, abs=2e-3)
-    assert costs[-1] == min(costs) or costs[-1] - min(costs) < 0.01
-
-
-def test_a_budget_of_everything_closes_nothing(gated: GatedModel) -> None:
-    costs, _, scores = search(gated, threshold := make_threshold(gated, 1.0), steps=30, travel=1.0)
-    assert min(costs) > 0.99
-    assert bool((open_probability(threshold(scores)) > 0.9).all())
-
-
-def test_gates_are_decided_in_the_end(gated: GatedModel) -> None:
-    undecided = []
-    for seed in range(20):
-        threshold = make_threshold(gated, 0.4)
-        scores = random_scores(gated, seed)
-        threshold.advance(1.0, 0.6)
-        threshold.solve(scores)
-        p = open_probability(threshold(scores))
-        undecided.append(float(((p > 0.1) & (p < 0.9)).float().mean()))
-    assert sum(undecided) / len(undecided) <= 0.02
-
-
-@pytest.mark.parametrize("fraction", [0.0, 0.3, 0.6, 1.0])
+@pytest.mark.parametrize("fraction", [0.0, 0.6, 1.0])
 def test_no_move_of_the_scores_changes_the_expected_cost(gated: GatedModel, fraction: float) -> None:
     threshold = make_threshold(gated, 0.5).double()
     threshold.expected = threshold.expected.double()
@@ -110,16 +84,6 @@ def test_no_move_of_the_scores_changes_the_expected_cost(gated: GatedModel, frac
     threshold.expected.float()
 
 
-@pytest.mark.parametrize("of", ["macs", "params"])
-def test_value_and_gradient_equal_autograd(gated: GatedModel, of: str) -> None:
-    p = torch.rand(gated.plan.num_gates, generator=torch.Generator().manual_seed(0)).requires_grad_()
-    cost = gated.expected(p, of)
-    (gradient,) = torch.autograd.grad(cost, p)
-    value, closed_form = gated.expected.value_and_gradient(p.detach(), of)
-    torch.testing.assert_close(value, cost.detach())
-    torch.testing.assert_close(closed_form, gradient)
-
-
 def test_target_and_sharpness_depend_on_the_fraction_alone(gated: GatedModel) -> None:
     threshold = make_threshold(gated, 0.4)
     found = []
@@ -131,14 +95,3 @@ def test_target_and_sharpness_depend_on_the_fraction_alone(gated: GatedModel) ->
     assert list(sharpnesses) == sorted(sharpnesses)
     threshold.advance(0.0, 0.0)  # no ramp: the threshold at once
     assert float(threshold.target) / threshold.dense == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize("share", [0, -0.1, 1.01, float("nan")])
-def test_shares_outside_are_refused(gated: GatedModel, share: float) -> None:
-    with pytest.raises(InputError, match="greater than 0 and at most 1"):
-        make_threshold(gated, share)
-
-
-def test_other_costs_are_refused(gated: GatedModel) -> None:
-    with pytest.raises(InputError, match="'macs', 'params' or 'latency', got 'seconds'"):
-        Threshold(gated.expected, 1, 0.5, "seconds")
