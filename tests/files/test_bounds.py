@@ -12,7 +12,7 @@ import pytest
 from tests.networks.golden import TinyDigits
 from tests.networks.tiny import TinyNet
 from tests.support.bounds import bounded
-from tests.support.readers import GOLDEN, READERS, prepared
+from tests.support.readers import GOLDEN, prepared
 
 import depl0
 from depl0.app.models.weights import load_weights
@@ -40,14 +40,6 @@ def test_the_values_of_a_pruned_model_are_bounded_by_the_network(shapes: Any, tm
         depl0.load(path.parent, TinyDigits)
 
 
-def test_values_are_hashed_in_pieces(tmp_path: Path) -> None:
-    """A folder is also checked without its network."""
-    path = prepared("compact.safetensors", tmp_path / "files")
-    sparse(path, 1 << 30)
-    with bounded(seconds=60, memory=200_000_000), pytest.raises(FormatError, match="damaged or was changed"):
-        depl0.surgery.files.check_saved(path.parent)
-
-
 def test_the_list_of_tensors_is_bounded(tmp_path: Path) -> None:
     path = prepared("compact.safetensors", tmp_path / "files")
     path.write_bytes(struct.pack("<Q", 1 << 25) + b" " * 1000)
@@ -55,7 +47,7 @@ def test_the_list_of_tensors_is_bounded(tmp_path: Path) -> None:
         depl0.load(path.parent, TinyDigits)
 
 
-@pytest.mark.parametrize("part", ["{}", "[]", '{"":0}', '"ab"', "1"])
+@pytest.mark.parametrize("part", ["{}", "1"])
 @pytest.mark.parametrize("field", ["dense_shapes", "proof"])
 def test_the_largest_json_stays_within_the_bound(part: str, field: str, tmp_path: Path) -> None:
     path = prepared("compact.json", tmp_path / "files")
@@ -66,14 +58,6 @@ def test_the_largest_json_stays_within_the_bound(part: str, field: str, tmp_path
     path.write_text(json.dumps(header).replace('"HERE"', many, 1).replace('"HERE"', "[]"))
     with bounded(), pytest.raises(Depl0Error):
         depl0.load(path.parent, TinyDigits)
-
-
-@pytest.mark.parametrize("name", ["compact.json", "summary.json", "study.json"])
-def test_longer_json_is_refused(name: str, tmp_path: Path) -> None:
-    path = prepared(name, tmp_path / "files")
-    os.truncate(path, 74_000_000)
-    with bounded(memory=200_000_000), pytest.raises(Depl0Error, match="74,000,000 bytes, more than the 16,777,216"):
-        READERS[name](path)
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "weights.pt"])

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depl0.app.methods import METHODS, Scored, find_method, rank_within_groups
+from depl0.app.methods import METHODS, Scored, find_method
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.search.importance import FEW
@@ -109,15 +109,6 @@ def test_hrank() -> None:
     torch.testing.assert_close(scores_of("hrank", gated), wanted.float(), rtol=0, atol=0.05)
 
 
-def test_ranks_within_groups() -> None:
-    plan = gated_network().plan
-    scores = torch.randn(18, generator=torch.Generator().manual_seed(2)) * 100
-    ranks = rank_within_groups(plan, scores)
-    for group in plan.groups:
-        inside, order = ranks[group.gates], scores[group.gates].argsort()
-        assert torch.allclose(inside[order], (torch.arange(group.size) + 0.5) / group.size)
-
-
 @pytest.mark.parametrize("name", SCORED)
 def test_nothing_else_changes(name: str) -> None:
     gated = gated_network().train()
@@ -156,12 +147,3 @@ def test_slimming_refuses_channels_without_a_norm() -> None:
         find_method("slimming").check(gated_network(NoNorm))
     assert "l1-norm" in str(caught.value.hint)
     find_method("slimming").check(gated_network(NoNorm, groups=["conv"]))
-
-
-@pytest.mark.parametrize("name", [name for name in SCORED if name != "slimming"])
-def test_a_network_without_norms(name: str) -> None:
-    gated = gated_network(NoNorm)
-    gated.host.bn.bias.data.fill_(0.5)  # else all maps are zero
-    find_method(name).check(gated)
-    scores = scores_of(name, gated)
-    assert all(bool((scores[group.gates] > 0).any()) for group in gated.plan.groups)

@@ -62,20 +62,6 @@ def test_losses_are_added_and_one_head_is_the_judge(form: type) -> None:
     assert task.distills and float(task.distill(pair[0], pair[0], 2.0).detach()) >= 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "text"),
-    [
-        ({}, "must have a task for each head"),
-        ({**HEADS, "judge": "other"}, "'judge' must be one of them"),
-        ({"kind": "x*classification"}, "the weight of head 'kind' must be a number, got 'x' instead"),
-        ({"kind": "clasification"}, "did you mean classification?"),
-    ],
-)
-def test_wrong_settings_are_named(settings: dict[str, str], text: str) -> None:
-    with pytest.raises(InputError, match=re.escape(text)):
-        find_task("heads", **settings)
-
-
 def test_outputs_of_another_form_are_named() -> None:
     task = find_task("heads", **HEADS)
     with pytest.raises(
