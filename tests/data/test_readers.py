@@ -1,18 +1,20 @@
-"""The published files of digits, MNIST and CIFAR: read as they are, and damaged ones named."""
+"""The published files of digits, MNIST and CIFAR, and folders of images: read as they are, and damaged ones named."""
 
 import os
 import re
 import shutil
-import sys
+import subprocess
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
+from depl0._util.optional import import_torchvision
 from depl0.app.data import DataSettings, open_data
-from depl0.app.data.readers import CIFAR10, CIFAR100
-from depl0.errors import DataError, NotInstalledError
-from tests.support.layouts import write_cifar, write_cifar10, write_cifar100, write_mnist
+from depl0.app.data.readers import CIFAR10, CIFAR100, Transform
+from depl0.errors import DataError
+from tests.support.layouts import write_cifar, write_cifar10, write_folder, write_mnist
 
 
 def pixels(data, part="test"):
@@ -35,13 +37,6 @@ def test_the_digits_are_split_fairly_and_normalised_by_the_training_images():
     assert abs(images.mean()) < 1e-3 and abs(images.std() - 1) < 1e-3
 
 
-def test_without_scikit_learn_the_error_names_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
-    with pytest.raises(NotInstalledError, match="scikit-learn is needed for the digits, but not installed"):
-        open_data("digits")
-
-
 # -- MNIST -------------------------------------------------------------------------------------------------------------
 
 
@@ -58,13 +53,13 @@ def test_mnist_is_read_from_the_folder_of_torchvision(tmp_path, name, folder):
     assert labels.tolist() == list(range(10))
 
 
-@pytest.mark.parametrize("damage", [None, b"", b"no idx file", "shorter"])
+@pytest.mark.parametrize("damage", [None, "shorter"])
 def test_missing_and_damaged_mnist_files_are_errors(tmp_path, damage):
     path = write_mnist(tmp_path) / "MNIST/raw/train-images-idx3-ubyte"
     if damage is None:
         path.unlink()
     else:
-        path.write_bytes(path.read_bytes()[:-1] if damage == "shorter" else damage)
+        path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(DataError, match="must hold the four files of MNIST in the folder MNIST/raw: ") as error:
         open_data(f"mnist:{tmp_path}")
     assert "download=True" in error.value.hint
@@ -90,26 +85,13 @@ def test_records_are_read_as_published(tmp_path, cifar, records, inside):
     assert found == {record[cifar.label_bytes :].tobytes() for record in np.concatenate(files)}
 
 
-def test_class_names(tmp_path):
-    assert open_data(f"cifar10:{write_cifar10(tmp_path)}").info.class_names[3] == "cat"
-    folder = write_cifar100(tmp_path)
-    assert open_data(f"cifar100:{folder}").info.class_names is None
-    (folder / "fine_label_names.txt").write_text("\n".join(f"thing_{number}" for number in range(100)))
-    assert open_data(f"cifar100:{folder}").info.class_names[7] == "thing_7"
-
-
 @pytest.mark.parametrize(
     ("break_it", "text"),
     [
-        (shutil.rmtree, "must hold the binary version of cifar10, but lacks data_batch_1.bin, data_batch_2.bin"),
         (lambda folder: (folder / "data_batch_4.bin").unlink(), "but lacks data_batch_4.bin."),
         (
             lambda folder: os.truncate(folder / "data_batch_2.bin", 20_000),
             "a multiple of 3,073 bytes, got 20,000",
-        ),
-        (
-            lambda folder: os.truncate(folder / "test_batch.bin", 0),
-            "a multiple of 3,073 bytes, got 0",
         ),
         (
             lambda folder: (folder / "data_batch_5.bin").write_bytes(bytes([10]) * 3073 * 20),
@@ -124,12 +106,70 @@ def test_missing_and_damaged_records_are_named(tmp_path, break_it, text):
     assert "download" in error.value.hint
 
 
-@pytest.mark.skipif("DEPL0_CIFAR10" not in os.environ, reason="the variable DEPL0_CIFAR10 is not set to its folder")
-def test_the_real_cifar10():
-    settings = DataSettings(batch_size=50_000, augment="none", mean=(0, 0, 0), std=(1, 1, 1))
-    data = open_data(f"cifar10:{os.environ['DEPL0_CIFAR10']}", settings)
-    assert (data.info.train_size, data.info.test_size) == (50_000, 10_000)
-    labels = pixels(data)[1]
-    assert labels[:10].tolist() == [3, 8, 8, 0, 6, 6, 1, 6, 3, 1]
-    mean = pixels(data, "train")[0].double().mean((0, 2, 3))
-    torch.testing.assert_close(mean, torch.tensor([0.49140, 0.48216, 0.44653]).double(), rtol=0, atol=1e-5)
+def picture(width, height, seed=0):
+    return Image.fromarray(np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8))
+
+
+def test_classes_are_the_folders_in_order(tmp_path):
+    data = open_data(f"folder:{write_folder(tmp_path, ('cat', 'ant', 'bee'))}", DataSettings(eval_batch_size=4))
+    assert data.info.class_names == ("ant", "bee", "cat")
+    assert data.info.image_shape == (3, 224, 224)
+    assert (data.info.train_size, data.info.test_size) == (15, 9)
+    assert torch.cat([labels for _, labels in data.test.epoch(0)]).tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+
+
+def test_workers_give_the_same_batches(tmp_path):
+    write_folder(tmp_path)
+    here, there = (
+        open_data(f"folder:{tmp_path}", DataSettings(batch_size=5, image_size=24, workers=workers))
+        for workers in (0, 2)
+    )
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    for first_step in (0, 1):
+        for ours, theirs in zip(here.train.epoch(1, first_step), there.train.epoch(1, first_step), strict=True):
+            assert torch.equal(ours[0], theirs[0])
+            assert torch.equal(ours[1], theirs[1])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("size", [(300, 400), (20, 20)])
+@pytest.mark.parametrize(("side", "share", "name"), [(224, 224 / 256, "bilinear"), (36, 0.9, "bicubic")])
+def test_test_images_are_those_of_torchvision(size, side, share, name):
+    transforms = import_torchvision().transforms
+    image, interpolation = picture(*size), transforms.InterpolationMode(name)
+    resize = transforms.Resize(round(side / share), interpolation=interpolation)
+    reference = transforms.Compose([resize, transforms.CenterCrop(side)])
+    found = Transform((side, side), share, name).centre(image)
+    assert np.array_equal(np.array(found), np.array(reference(image)))
+
+
+@pytest.mark.parametrize(
+    ("break_it", "text"),
+    [
+        (shutil.rmtree, "must be a folder that holds the folders train and val (or test)."),
+        (
+            lambda root: (root / "val/bee").rename(root / "val/wasp"),
+            "train and val must have the same class folders; only one of them has bee, wasp.",
+        ),
+    ],
+)
+def test_folders_that_do_not_fit_are_refused(tmp_path, break_it, text):
+    break_it(write_folder(tmp_path / "images"))
+    with pytest.raises(DataError, match=re.escape(text)):
+        open_data(f"folder:{tmp_path / 'images'}")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("content", [None, b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n"])
+def test_a_damaged_image_is_named_and_no_program_is_started(tmp_path, monkeypatch, workers, content):
+    path = write_folder(tmp_path) / "val/bee/1.JPEG"
+    path.write_bytes(path.read_bytes()[:-400] if content is None else content)
+    started = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *words, **more: started.append(words))
+    test = open_data(f"folder:{tmp_path}", DataSettings(image_size=16, workers=workers)).test
+    with pytest.raises(DataError) as error:
+        list(test.epoch(0))
+    assert error.value.message.startswith(f"{path} cannot be decoded as an image: ")
+    assert "replace it" in error.value.hint and "Traceback" not in str(error.value)
+    assert not started

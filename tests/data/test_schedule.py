@@ -1,10 +1,16 @@
+"""Which examples each batch holds: each once, shared by processes, and none that is held out for choices."""
+
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depl0.app.data import DataSettings, Target
+from depl0.app.data import Data, DataSettings, Target, open_data
+from depl0.app.data.base import Batches
 from depl0.app.data.schedule import InOrder, Shuffled, train_val_split
 from depl0.errors import InputError
 
@@ -49,18 +55,6 @@ def test_a_test_epoch_takes_each_image_once_and_in_order(size, share, world):
     assert max(rank.size for rank in ranks) - min(rank.size for rank in ranks) <= 1
 
 
-@pytest.mark.parametrize(
-    ("settings", "world", "text"),
-    [
-        ({"batch_size": 128}, 3, "data.batch_size must be divisible by the 3 processes that share a batch, got 128"),
-        ({"batch_size": 32}, 32, "24 training examples cannot be shared by 32 processes"),
-    ],
-)
-def test_epochs_that_cannot_be_divided_are_errors(settings, world, text):
-    with pytest.raises(InputError, match=text):
-        Shuffled(24, DataSettings(**settings), Target(CPU, 0, world))
-
-
 @given(sizes, st.data())
 def test_limits_and_held_out_examples_nest(size, data):
     more = data.draw(st.integers(2, size - 1))
@@ -81,9 +75,49 @@ def test_limits_and_held_out_examples_nest(size, data):
     [
         ({"limit_train": 21}, 1, "data.limit_train must be at most 20, the number of train examples, got 21 instead"),
         ({"validation": 0.01}, 1, "hold out at least 1 and fewer than all of the 20 .*, but 0.01 holds out 0"),
-        ({"validation": 0.05}, 2, "hold out at least 2 and"),
     ],
 )
 def test_more_examples_than_there_are_cannot_be_chosen(settings, world, text):
     with pytest.raises(InputError, match=text):
         train_val_split((20, 5), DataSettings(**settings), world)
+
+
+TWENTY = """
+import torch
+def make():
+    images = torch.arange(25, dtype=torch.uint8).view(25, 1, 1, 1).expand(25, 1, 4, 4).contiguous()
+    return (images[:20], torch.arange(20) % 5), (images[20:], torch.arange(5))
+"""
+PLAIN = DataSettings(batch_size=4, mean=(0.0,), std=(1.0,), eval_batch_size=3)
+
+
+@pytest.fixture
+def twenty(tmp_path: Path) -> str:
+    """A data set in which every pixel is the number of its image."""
+    (tmp_path / "mine.py").write_text(TWENTY)
+    return f"{tmp_path / 'mine.py'}:make"
+
+
+def numbers(batches: Batches | None) -> list[int]:
+    assert batches is not None
+    return [round(float(image.max()) * 255) for images, _ in batches.epoch(0) for image in images]
+
+
+def opened(spec: str, rank: int = 0, world: int = 1, **changes: Any) -> Data:
+    return open_data(spec, PLAIN.replace(**changes), rank=rank, world=world)
+
+
+def test_held_out_images_are_training_images_that_are_not_trained_on(twenty: str) -> None:
+    data = opened(twenty, validation=0.2)
+    held_out, trained = numbers(data.validation), numbers(data.train)
+    assert (len(held_out), len(trained)) == (4, 16)
+    assert sorted(held_out + trained) == list(range(20))
+    assert (data.info.train_size, data.info.validation_size, data.info.test_size) == (16, 4, 5)
+    assert (data.split, data.for_choices) == ("validation", data.validation)
+    again = opened(twenty, validation=0.2, seed=1)
+    assert numbers(again.validation) == held_out
+
+
+def test_processes_share_it(twenty: str) -> None:
+    whole = numbers(opened(twenty, validation=0.2).validation)
+    assert [n for rank in (0, 1) for n in numbers(opened(twenty, rank, 2, validation=0.2).validation)] == whole

@@ -61,7 +61,7 @@ def write(path, content, name):
     return file
 
 
-@pytest.mark.parametrize("name", ["w.safetensors", "W.PTH", "w.pth.tar"])
+@pytest.mark.parametrize("name", ["w.safetensors", "w.pth.tar"])
 def test_each_kind_of_file(tmp_path, source, target, name):
     parameters = list(target.parameters())
     load_weights(target, write(tmp_path, source.state_dict(), name))
@@ -77,14 +77,6 @@ def test_checkpoints_of_training_programs(tmp_path, source, target, key, prefix)
     assert same(target, source)
 
 
-def test_a_prefix_that_belongs_to_the_network(tmp_path, source):
-    file = write(tmp_path, {f"module.{name}": value for name, value in source.state_dict().items()}, "w.safetensors")
-    wrapped = nn.Module()
-    wrapped.module = network()
-    load_weights(wrapped, file)
-    assert same(wrapped.module, source)
-
-
 def test_half_precision_weights_and_missing_counters(tmp_path, source, target):
     state = {name: value.half() for name, value in source.state_dict().items()}
     load_weights(target, write(tmp_path, state, "w.safetensors"))
@@ -95,21 +87,6 @@ def test_half_precision_weights_and_missing_counters(tmp_path, source, target):
     target[1].num_batches_tracked.fill_(5)
     load_weights(target, write(tmp_path, state, "w.pt"))
     assert target[1].num_batches_tracked == 5
-
-
-def test_a_tensor_with_two_names_needs_one(tmp_path):
-    def tied():
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
-        model[1].weight = model[0].weight
-        return model
-
-    source, target = tied(), tied()
-    state = source.state_dict()
-    del state["1.weight"]
-    load_weights(target, write(tmp_path, state, "w.safetensors"))
-    assert same(target, source)
-    del state["0.weight"]
-    assert "2 missing (0.weight, 1.weight)" in refused(target, write(tmp_path, state, "v.safetensors"))
 
 
 def test_keys_that_do_not_fit_are_named(tmp_path, target):
@@ -130,7 +107,6 @@ def test_keys_that_do_not_fit_are_named(tmp_path, target):
     [
         (torch.zeros(1), "1 in the file"),  # would broadcast
         (torch.zeros(4, dtype=torch.int8), "4 of int8 in the file"),
-        (torch.zeros(4, dtype=torch.complex64), "4 of complex64 in the file"),
     ],
 )
 def test_one_wrong_entry_keeps_all_others_out(tmp_path, source, target, value, words):
@@ -138,25 +114,10 @@ def test_one_wrong_entry_keeps_all_others_out(tmp_path, source, target, value, w
     assert f"1 misshapen (3.bias: {words}, 4 in the network)" in refused(target, write(tmp_path, state, "w.pt"))
 
 
-def test_the_meta_device_has_nothing_to_load_into(tmp_path, source):
-    with torch.device("meta"):
-        empty = network()
-    with pytest.raises(InputError, match="cannot be loaded into a network on the meta device"):
-        load_weights(empty, write(tmp_path, source.state_dict(), "w.pt"))
-
-
 # -- files that cannot be read -----------------------------------------------------------------------------------------
 
 
-def test_files_that_are_not_there(tmp_path, target):
-    assert refused(target, tmp_path / "none.pt") == f"weights file {tmp_path / 'none.pt'} does not exist."
-    (tmp_path / "folder.pt").mkdir()
-    (tmp_path / "w.onnx").write_bytes(b"x")
-    for name in ("folder.pt", "w.onnx"):
-        assert "must be a file that ends in .safetensors, .pt or .pth.\nhint: save" in refused(target, tmp_path / name)
-
-
-@pytest.mark.parametrize("kept", [0, 5, 100, -10])
+@pytest.mark.parametrize("kept", [0, 100])
 @pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
 def test_truncated_files(tmp_path, source, target, name, kept):
     file = write(tmp_path, source.state_dict(), name)
@@ -164,27 +125,10 @@ def test_truncated_files(tmp_path, source, target, name, kept):
     assert f"weights file {file} is damaged or " in refused(target, file)
 
 
-@pytest.mark.parametrize("kept", [100, 300, -100])
-def test_truncated_files_of_the_old_format(tmp_path, source, target, kept):
-    file = tmp_path / "old.pth"
-    save(source.state_dict(), file, _use_new_zipfile_serialization=False)
-    file.write_bytes(file.read_bytes()[:kept])
-    assert f"weights file {file} is " in refused(target, file)
-
-
-@pytest.mark.parametrize("name", ["w.safetensors", "w.pt"])
-@pytest.mark.parametrize("content", [b"hello world\n" * 4, b"\xff" * 1000])
-def test_files_of_something_else(tmp_path, target, name, content):
-    (tmp_path / name).write_bytes(content)
-    assert f"weights file {tmp_path / name} is damaged or " in refused(target, tmp_path / name)
-
-
 @pytest.mark.parametrize(
     ("content", "found"),
     [
         ([torch.zeros(2)], "got a list instead"),
-        ({"state_dict": {}}, "got a dict with no entries instead"),
-        ({"a": 1, "b": 2, 3: 3, "d": 4}, "got a dict with 'a', 'b', 3 and 1 more instead.\nhint: a checkpoint's state"),
     ],
 )
 def test_files_without_a_state_dict(tmp_path, target, content, found):
@@ -204,11 +148,6 @@ class Payload:
 @pytest.fixture
 def trace(tmp_path):
     return tmp_path / "the-payload-ran"
-
-
-def test_the_payload_is_a_real_one(tmp_path, trace):
-    pickle.loads(pickle.dumps(Payload(trace)))
-    assert trace.exists()
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -253,9 +192,6 @@ def test_a_backbone_without_a_head(tmp_path, source):
     "other",
     [
         nn.Sequential(nn.Conv2d(3, 6, 3), nn.BatchNorm2d(6), nn.Flatten(), nn.Linear(6, 4)),  # narrower
-        nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 4)),  # other images
-        nn.Sequential(nn.Conv2d(3, 8, 3), nn.Flatten(), nn.Linear(8, 4)),  # other layers
-        nn.Linear(8, 4),  # another network
     ],
 )
 def test_another_network_is_not_a_new_head(tmp_path, source, other):
@@ -285,9 +221,3 @@ def test_without_a_connection_the_error_has_the_file_to_fetch(monkeypatch, tmp_p
         ) as caught:
             published_weights(spec, 3)
         assert f"download {file} on a machine with a connection" in str(caught.value.hint)
-
-
-def test_a_network_without_published_weights() -> None:
-    import_torchvision()
-    with pytest.raises(InputError, match="timm publishes no trained weights for test_vit4"):
-        published_weights("timm:test_vit4", 3)

@@ -27,8 +27,6 @@ def write_cifar10(folder: Path, records: int = 20) -> Path:
     return write_cifar(folder, CIFAR10, records)
 
 
-def write_cifar100(folder: Path, records: int = 120) -> Path:
-    return write_cifar(folder, CIFAR100, records)
 
 
 def idx_bytes(values: np.ndarray) -> bytes:
