@@ -14,9 +14,14 @@ from torch import nn
 import depl0
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """Build the same networks whatever tests ran before."""
+    torch.manual_seed(0)
+
+
 @pytest.fixture
 def gated() -> depl0.GatedModel:
-    torch.manual_seed(0)
     return depl0.attach(liven(Residual(), image()), image(), generator="independent", start=0.5)
 
 
