@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from depl0.app.data.readers import CIFAR10, CIFAR100, Cifar
+from depl0.app.data.readers import CIFAR10, Cifar
 
 
 def write_cifar(folder: Path, layout: Cifar, records: int = 20, seed: int = 0) -> Path:
@@ -25,8 +25,6 @@ def write_cifar(folder: Path, layout: Cifar, records: int = 20, seed: int = 0) -
 
 def write_cifar10(folder: Path, records: int = 20) -> Path:
     return write_cifar(folder, CIFAR10, records)
-
-
 
 
 def idx_bytes(values: np.ndarray) -> bytes:
