@@ -38,7 +38,7 @@ def test_commands_are_understood(name: str) -> None:
         except Exception as error:
             raise AssertionError(f"depl0 {' '.join(words)}: {error}") from error
         recipe = found.get("recipe")
-        if isinstance(recipe, str) and not recipe.endswith(".toml"):
+        if isinstance(recipe, str) and ":" not in recipe and not recipe.endswith(".toml"):  # neither model nor file
             assert recipe in names(), f"depl0 {' '.join(words)}: there is no recipe {recipe!r}"
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,13 +82,14 @@ def wait_for(what: Callable[[], Any]) -> Any:
 
 def member_process(folder: Path) -> int | None:
     """Return the process that works on the first member, once it has begun to train."""
-    run = folder / "a" / "seed-0"
-    if not (run / "metrics.jsonl").exists() or not (run / "lock").exists():
+    if not (folder / "a" / "seed-0" / "metrics.jsonl").exists():
         return None
-    try:
-        return int(json.loads((run / "lock").read_text())["pid"])
-    except (OSError, ValueError):
-        return None
+    command = ["-m", "depl0.app.studies.member", str(folder), "a/seed-0", ""]
+    for found in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):  # a process that has ended
+            if found.read_text(errors="replace").split("\0")[1:] == command:
+                return int(found.parent.name)
+    return None
 
 
 def is_alive(pid: int) -> bool:
@@ -115,15 +116,10 @@ def test_nothing_is_lost_when_it_is_killed(tmp_path: Path, victim: str, sequenti
     assert figures(outcomes) == figures(sequential[:1])
 
 
-@pytest.mark.parametrize("on", ["local", "local:0", "local:x", "cloud"])
+@pytest.mark.parametrize("on", ["local:x", "cloud"])
 def test_wrong_engines_are_refused(on: str) -> None:
     with pytest.raises(InputError, match=r"--on local takes|The workers must be one of"):
         find_workers(on, Resources())
-
-
-def test_wrong_resources_are_refused() -> None:
-    with pytest.raises(InputError, match="--gpus must be an integer of at least 0, got -1"):
-        Resources(1, -1)
 
 
 def test_ray_says_what_it_waits_for_and_for_how_long(capsys: pytest.CaptureFixture[str]) -> None:
@@ -133,5 +129,3 @@ def test_ray_says_what_it_waits_for_and_for_how_long(capsys: pytest.CaptureFixtu
         _start(threading.Event().wait, "10.0.0.1", seconds=0.1)
     assert "waiting for the Ray cluster at 10.0.0.1, at most 0.1 s" in capsys.readouterr().err
     assert "--on local:N" in str(caught.value)
-    with pytest.raises(TrainingError, match="by zero"):
-        _start(lambda: 1 // 0, "")
