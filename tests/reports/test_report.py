@@ -1,40 +1,76 @@
-"""The report: what it writes, in which formats, and that no name in it becomes markup."""
+"""The report of a run: what it reads, what it shows and writes, and that no name in it becomes markup."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from PIL import Image
 
 from depl0.app.cli.app import main
-from depl0.app.reports.report import as_text, page
-from depl0.app.reports.run import read_run
+from depl0.app.reports import figures, tables
+from depl0.app.reports.report import as_markdown, page
+from depl0.app.reports.run import Run, read_gates, read_run, read_runs
+from depl0.errors import InputError
 from tests.support.runs import SCRIPT, write_run
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
 
-def test_page_and_figures_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    runs = [write_run(tmp_path / name, layers=2, epochs=3) for name in ("a", "b")]
-    assert main(["report", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
+@pytest.fixture
+def known(tmp_path: Path) -> Run:
+    """A finished run in known numbers."""
+    return read_run(write_run(tmp_path / "known"))
+
+
+def drawn(run: Run, name: str) -> Axes:
+    axes = Figure().subplots()
+    figures.draw(axes, run, getattr(figures, name))
+    return axes
+
+
+# -- what is written ---------------------------------------------------------------------------------------------------
+
+
+def test_a_page_with_figures_and_tables_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "a_run", layers=2, epochs=3)
+    assert main(["report", str(folder), "--out", str(tmp_path / "out")]) == 0
     assert capsys.readouterr().out.strip() == str(tmp_path / "out" / "report.html")
-    figures = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
-    panels = ("structure", "loss", "metric", "cost", "threshold", "undecided")
-    names = {f"{panel}-{run}" for panel in panels for run in ("a", "b")}
-    assert figures == {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
+    names = ("structure", "loss", "metric", "cost", "threshold", "undecided")
+    written = {path.name for path in (tmp_path / "out" / "figures").iterdir()}
+    assert written == {f"{name}.{ending}" for name in names for ending in ("png", "svg", "pdf")}
     for name in names:
         with Image.open(tmp_path / "out" / "figures" / f"{name}.png") as picture:
-            assert min(picture.size) > 200
             colours = picture.convert("RGB").getcolors(picture.width * picture.height) or []
             assert len(colours) > 20  # something is drawn
     text = (tmp_path / "out" / "report.html").read_text()
-    assert text.count("<svg ") == 2 * 6
+    assert text.count("<svg ") == 6
     for word in ("src=", "@import", '<link rel="stylesheet"', "url(http"):
         assert word not in text
+    row = next(csv.DictReader(io.StringIO((tmp_path / "out" / "tables" / "runs.csv").read_text())))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert float(row["accuracy"]) == summary["compact"]["accuracy"] and row["run"] == "a_run"
+    latex = (tmp_path / "out" / "tables" / "runs.tex").read_text()
+    assert r"\begin{tabular}" in latex and r"a\_run & " in latex and r"\bottomrule" in latex
+
+
+def test_several_runs_are_a_table_with_links_to_their_pages(tmp_path: Path) -> None:
+    runs = [write_run(tmp_path / word / "run") for word in ("a", "b")]
+    assert main(["report", *map(str, runs), "--out", str(tmp_path / "out")]) == 0
+    text = (tmp_path / "out" / "report.html").read_text()
+    for link in ("../a/run/report.html", "../b/run/report.html"):
+        assert f'href="{link}"' in text
+        assert "Pruning report: run" in (tmp_path / "out" / link).read_text()
+    with pytest.raises(InputError, match="given twice"):
+        read_runs([runs[0], runs[0]])
 
 
 def test_names_cannot_become_markup(tmp_path: Path) -> None:
@@ -53,10 +89,10 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
 
 def test_older_summaries_call_unprunable_channels_frozen(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run")
-    wanted = as_text([read_run(folder, label="run")], "md")
+    wanted = as_markdown([read_run(folder)])
     path = folder / "summary.json"
     path.write_text(path.read_text().replace('"unprunable"', '"frozen"'))
-    assert as_text([read_run(folder, label="run")], "md") == wanted and "reaches the network's output" in wanted
+    assert as_markdown([read_run(folder)]) == wanted and "reaches the network's output" in wanted
 
 
 @pytest.mark.parametrize(
@@ -64,9 +100,8 @@ def test_older_summaries_call_unprunable_channels_frozen(tmp_path: Path) -> None
     [
         ("report nowhere", "nowhere is not the folder of a run"),
         ("report study", "comparison.json is damaged: 'members' is missing"),
-        ("report . --format pdf", "--format must be one of html, md, csv, latex, got 'pdf' instead"),
+        ("report . --format pdf", "--format must be one of html, md, got 'pdf' instead"),
     ],
-    ids=["no run", "damaged study", "no format"],
 )
 def test_wrong_words_are_refused(
     words: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -76,18 +111,117 @@ def test_wrong_words_are_refused(
     (tmp_path / "study" / "comparison.json").write_text('{"metric": null, "methods": []}')
     assert main(words.split()) == 2
     captured = capsys.readouterr()
-    assert message in captured.err
-    assert captured.out == ""
+    assert message in captured.err and captured.out == ""
 
 
-def test_tables_are_written_for_papers_and_programs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = write_run(tmp_path / "a_run", layers=2, epochs=3)
-    assert main(["report", str(folder)]) == 0
-    row = next(csv.DictReader(io.StringIO((folder / "tables" / "runs.csv").read_text())))
-    summary = json.loads((folder / "summary.json").read_text())
-    assert float(row["accuracy"]) == summary["compact"]["accuracy"] and row["run"] == "a_run"
-    text = (folder / "tables" / "runs.tex").read_text()
-    assert r"\begin{tabular}" in text and r"a\_run & " in text and r"\bottomrule" in text
-    capsys.readouterr()
-    assert main(["report", str(folder), "--format", "latex"]) == 0
-    assert capsys.readouterr().out == text
+# -- numbers and curves ------------------------------------------------------------------------------------------------
+
+
+def test_headline(known: Run) -> None:
+    assert tables.headline(known) == [
+        ("Accuracy", "93.05 %", "dense 93.30 %, −0.25 points"),
+        ("MACs", "62.7M", "dense 125M, 50.0 % left"),
+        ("Parameters", "427k", "dense 853k, 50.0 % left"),
+        ("Latency, batch 1", "4 ms", "dense 8 ms, 2.00x as fast (1.90 to 2.10)"),
+    ]
+
+
+def test_a_speedup_that_was_not_measurable_is_not_claimed(known: Run) -> None:
+    uncertain = {"ratio": 1.25, "low": 0.6, "high": 1.5}
+    run = replace(known, summary={**known.summary, "speedup": {"1": uncertain, "32": uncertain}})
+    changes = {row["quantity"]: row["change"] for row in tables.dense_to_compact(run).rows}
+    assert changes["latency, batch 1"] == "no measurable difference (0.60 to 1.50)"
+    assert tables.headline(run)[3][2] == "dense 8 ms, no measurable difference (0.60 to 1.50)"
+
+
+def test_the_search_is_marked_in_the_panel_of_the_budget(known: Run) -> None:
+    moments = {"converged", "frozen", "channels cut"}
+    cost = drawn(known, "cost")
+    assert moments <= set(cost.get_legend_handles_labels()[1])
+    assert cost.get_xlim() == (1, 4)
+    assert drawn(known, "loss").get_xlim() == (1, 6)  # two epochs of fine-tuning
+    warm = replace(known, recipe={**known.recipe, "search": {**known.recipe["search"], "warmup": 0.5}})
+    shown = [[float(x) for x in drawn(run, "threshold").lines[0].get_xdata()] for run in (known, warm)]
+    assert shown == [[1, 2, 3, 4], [3, 4]]  # not drawn during the warm-up
+
+
+def test_the_axis_leaves_out_a_bad_start_but_no_late_dip(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", epochs=16))
+
+    def lowest(accuracies: list[float]) -> float:
+        epochs = [
+            {**epoch, "train_accuracy": y, "test_accuracy": y} for epoch, y in zip(run.epochs, accuracies, strict=False)
+        ]
+        return float(drawn(replace(run, epochs=epochs), "metric").get_ylim()[0])
+
+    assert lowest([10.0, *[90.0] * 15]) > 60
+    assert lowest([*[90.0] * 12, 60.0, *[90.0] * 3]) < 60
+
+
+def test_a_metric_of_its_own(known: Run) -> None:
+    summary = {**known.summary, "metric": {"name": "rmse", "unit": "mm", "higher_is_better": False}}
+    for network, error in (("dense", 0.5), ("compact", 0.525)):
+        summary[network] = {**summary[network], "rmse": error}
+        del summary[network]["accuracy"]
+    epochs = [{key.replace("accuracy", "rmse"): value for key, value in epoch.items()} for epoch in known.epochs]
+    recipe = {**known.recipe, "task": {"spec": "regression"}}
+    regression = replace(known, label="rmse", summary=summary, epochs=epochs, recipe=recipe)
+    row, *_ = tables.dense_to_compact(regression).rows
+    assert row == {
+        "quantity": "RMSE (lower is better)", "dense": "0.5 mm", "compact": "0.525 mm", "change": "+0.025 mm",
+    }  # fmt: skip
+    made = tables.all_runs([known, regression])
+    titles = [column.title for column in made.columns]
+    assert titles[5:11] == ["dense acc.", "compact acc.", "change", "dense RMSE", "compact RMSE", "change"]
+    first, second = made.shown()
+    assert first[5:11] == ["93.30 %", "93.05 %", "−0.25", "–", "–", "–"]
+    assert second[5:11] == ["–", "–", "–", "0.5 mm", "0.525 mm", "+0.025"]
+    assert drawn(regression, "metric").get_title() == "RMSE (lower is better)"
+    assert "accuracy" not in page([regression]).lower().replace(regression.path.as_posix().lower(), "")
+
+
+# -- what is read ------------------------------------------------------------------------------------------------------
+
+
+def test_gates_that_were_cut_out_are_closed() -> None:
+    lines: list[dict[str, Any]] = [
+        {"epoch": 0, "open": {"a": [900, 800, 700], "b": [500, 500]}},
+        {"epoch": 1, "open": {"a": [100, 900, 50], "b": [500, 500]}},
+        {"epoch": 2, "open": {"a": [910, 60], "b": [400]}, "kept": {"a": [1, 2], "b": [0]}},
+    ]
+    history = read_gates(lines)
+    assert history is not None and history.epochs == [0, 1, 2]
+    np.testing.assert_allclose(history.groups["a"], [[0.9, 0.1, 0], [0.8, 0.9, 0.91], [0.7, 0.05, 0.06]])
+    np.testing.assert_allclose(history.groups["b"], [[0.5, 0.5, 0.4], [0.5, 0.5, 0]])
+
+
+def test_an_unfinished_run_is_reported_as_far_as_it_is(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / "summary.json").unlink()
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write('{"phase": "finetune", "ep')  # killed in the middle of a line
+    run = read_run(folder)
+    assert not run.is_finished and len(run.epochs) == 6
+    assert [number[1:] for number in tables.headline(run)] == [
+        ("93.00 %", "so far"), ("50.0 %", "left so far"), ("50.0 %", "left so far"), ("–", "not known yet"),
+    ]  # fmt: skip
+    assert "This run has not finished" in page([run])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("recipe.toml", "[model", "recipe.toml is damaged"),
+        ("summary.json", "{", "is damaged"),
+        ("summary.json", '{"layers": [{"layer": "a"}]}', r"layers\.0\.channels: Field required"),
+        ("metrics.jsonl", '{"event": "x"}\n{\n{}\n', "damaged in line 2"),
+        ("gates.jsonl", '{"epoch": 0, "open": {"a": [1001]}}\n', r"line 1: open\.a\.0: Input should be less than"),
+    ],
+)
+def test_a_damaged_run_is_refused_by_the_name_of_the_file(
+    tmp_path: Path, name: str, content: str, message: str
+) -> None:
+    folder = write_run(tmp_path / "run")
+    (folder / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        read_run(folder)

@@ -19,7 +19,7 @@ import depl0
 from depl0._util.io import checksum
 from depl0.app.models.weights import load_weights
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
-from depl0.app.reports.report import as_text
+from depl0.app.reports.report import as_markdown
 from depl0.app.reports.run import read_run
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
 from depl0.app.runs.folder import RunFolder
@@ -113,7 +113,7 @@ def read_toml(path: Path) -> None:
 def read_report(path: Path) -> None:
     if path.suffix == ".jsonl":
         RunFolder(path.parent).metrics.read()
-    as_text([read_run(path.parent)], "md")
+    as_markdown([read_run(path.parent)])
 
 
 @reads("study.json")

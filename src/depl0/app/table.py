@@ -5,10 +5,10 @@ All tables of depl0 are written here.
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Callable, Sequence
+from csv import writer
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +23,6 @@ class Column:
     title: str
     show: Callable[[Any], str] = str
     is_number: bool = False
-    hidden: bool = False
-    """only for programs"""
     missing: str = MISSING
     """text for a missing value"""
 
@@ -39,24 +37,14 @@ class Table:
     notes: tuple[str, ...] = ()
     """notes below the table"""
 
-    @property
-    def visible(self) -> list[Column]:
-        """Return the columns for people."""
-        return [column for column in self.columns if not column.hidden]
-
     def shown(self) -> list[list[str]]:
         """Return the formatted cells."""
-        return [[shown(column, row.get(column.key)) for column in self.visible] for row in self.rows]
+        return [[shown(column, row.get(column.key)) for column in self.columns] for row in self.rows]
 
 
 def shown(column: Column, value: Any) -> str:
     """Return one formatted cell."""
     return column.missing if value is None or value == "" else column.show(value)
-
-
-def render(table: Table, kind: str) -> str:
-    """Return a table as ``"md"``, ``"csv"`` or ``"latex"``, with a line's end."""
-    return {"md": markdown, "csv": _csv, "latex": _latex}[kind](table)
 
 
 def text_table(
@@ -124,12 +112,12 @@ def markdown_grid(header: Sequence[str], rows: Sequence[Sequence[str]], is_numbe
 
 def markdown(table: Table, title: str = "**{}**") -> str:
     """Return a table with its title and notes as Markdown."""
-    grid = markdown_grid([column.title for column in table.visible], table.shown(), _numbers(table))
+    grid = markdown_grid([column.title for column in table.columns], table.shown(), _numbers(table))
     return "\n\n".join([title.format(markdown_text(table.title)), grid, *map(markdown_text, table.notes)]) + "\n"
 
 
 def _numbers(table: Table) -> list[bool]:
-    return [column.is_number for column in table.visible]
+    return [column.is_number for column in table.columns]
 
 
 def markdown_page(table: Table) -> str:
@@ -149,10 +137,10 @@ def markdown_text(text: str) -> str:
     return text
 
 
-def _latex(table: Table) -> str:
+def latex(table: Table) -> str:
     """Return a ``tabular`` in the style of booktabs."""
     columns = "".join("r" if number else "l" for number in _numbers(table))
-    rows = [[column.title for column in table.visible], *table.shown()]
+    rows = [[column.title for column in table.columns], *table.shown()]
     first, *rest = (" & ".join(map(_latex_text, row)) + r" \\" for row in rows)
     lines = [f"% {table.title}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule", *rest]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
@@ -166,10 +154,10 @@ def _latex_text(text: str) -> str:
 # -- for programs ------------------------------------------------------------------------------------------------------
 
 
-def _csv(table: Table) -> str:
+def csv(table: Table) -> str:
     """Return all columns with their raw values."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([column.key for column in table.columns])
-    writer.writerows([row.get(column.key) for column in table.columns] for row in table.rows)
+    lines = writer(text, lineterminator="\n")
+    lines.writerow([column.key for column in table.columns])
+    lines.writerows([row.get(column.key) for column in table.columns] for row in table.rows)
     return text.getvalue()

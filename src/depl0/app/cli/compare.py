@@ -81,6 +81,6 @@ def study_folder(out: str | None, kind: str, name: str) -> Path:
 
 def print_table(table: Table) -> None:
     """Print a table on stdout."""
-    rows = [[column.title for column in table.visible], *table.shown()]
-    lines = aligned(rows, [column.is_number for column in table.visible])
+    rows = [[column.title for column in table.columns], *table.shown()]
+    lines = aligned(rows, [column.is_number for column in table.columns])
     echo("\n".join([table.title, "", *lines, "", *table.notes]))

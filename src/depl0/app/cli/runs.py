@@ -16,7 +16,7 @@ from depl0.errors import Depl0Error, InputError
 RUN = typer.Argument(help="A run's folder, or the folder of a compact network.")
 MODEL = typer.Option(help="Dense-model factory (default: the run's own).")
 
-FORMATS = ("html", "md", "csv", "latex")
+FORMATS = ("html", "md")
 
 
 class LimitError(Depl0Error):
@@ -162,21 +162,23 @@ def _shape(words: str | None) -> tuple[int, ...] | None:
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or of one study.", show_default=False)],
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to (html: the run's own, or report/ for several runs).")
+        Path | None, typer.Option(help="Folder to write to (default: the run's own, or report/ for several).")
     ] = None,
-    format_: Annotated[str, choice("--format", FORMATS, "Output format.")] = "html",
+    format_: Annotated[str, choice("--format", FORMATS, "Write a page, or print its tables.")] = "html",
 ) -> None:
-    """Write report.html, or print another format."""
-    from depl0.app.reports.report import as_text, write_report
+    """Write report.html, or print its tables."""
+    from depl0.app.reports.report import as_markdown, write_report
     from depl0.app.reports.run import read_runs
     from depl0.app.studies.pictures import read_study
 
     is_study = len(runs) == 1 and (runs[0] / "comparison.json").is_file()
     read, study = read_study(runs[0]) if is_study else (read_runs(runs), None)
-    if out is None and format_ != "html":
-        echo(as_text(read, format_), nl=False)
+    if format_ == "md":
+        if out is not None:
+            raise InputError("--out is for the page, but --format md prints.", hint="leave out --out, or use > FILE.")
+        echo(as_markdown(read), nl=False)
         return
     folder = out or (runs[0] if len(runs) == 1 else Path("report"))
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder for a report.", hint="choose another --out.")
-    echo(write_report(read, folder, format_, study))
+    echo(write_report(read, folder, study))

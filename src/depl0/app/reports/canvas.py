@@ -107,15 +107,15 @@ class Drawing:
         self.draw(made.subplots())
         return made
 
-    def svg(self, prefix: str) -> Markup:
-        """Return an SVG element that takes its colours from the page around it. ``prefix`` makes its ids unique."""
+    def svg(self) -> Markup:
+        """Return an SVG element that takes its colours from the page around it, with ids that are unique in it."""
         with style():
             buffer = io.StringIO()
             self.figure().savefig(buffer, format="svg", transparent=True, metadata=_METADATA["svg"])
         text = buffer.getvalue()
         text = re.sub(r"<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
-        text = re.sub(r'\bid="', f'id="{prefix}-{self.name}-', text)
-        text = re.sub(r'(href="#|url\(#)', rf"\g<1>{prefix}-{self.name}-", text)
+        text = re.sub(r'\bid="', f'id="{self.name}-', text)
+        text = re.sub(r'(href="#|url\(#)', rf"\g<1>{self.name}-", text)
         for colour, name in _OF_THE_PAGE.items():
             text = text.replace(colour, name)
         return Markup(text.replace("<svg ", f'<svg role="img" aria-label="{escape(self.label)}" ', 1))

@@ -1,4 +1,4 @@
-"""Write a report of runs: one self-contained HTML page with figures and tables as files, or tables as text.
+"""Write a report of runs: one self-contained HTML page with figures and tables as files, or its tables as text.
 
 The page makes no requests, and all names in it are escaped.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -26,9 +25,8 @@ from depl0.app.reports import figures, tables
 from depl0.app.reports.canvas import Drawing, style, write
 from depl0.app.reports.run import DETAILED, GateHistory, Run, dig
 from depl0.app.reports.tables import fraction
-from depl0.app.table import Table, render, shown
+from depl0.app.table import Table, csv, latex, markdown, shown
 
-ENDINGS = {"latex": "tex"}
 COLOURS = "cividis"
 STEPS = 200
 """open probabilities are stored in the page as bytes, in half percents"""
@@ -43,76 +41,63 @@ class StudyPart:
     drawings: tuple[Drawing, ...]
 
 
-def write_report(runs: Sequence[Run], folder: Path, kind: str = "html", study: StudyPart | None = None) -> Path:
-    """Write the report to a folder, for a page also its figures and tables; return the report's path.
+def write_report(runs: Sequence[Run], folder: Path, study: StudyPart | None = None) -> Path:
+    """Write report.html to a folder, with its figures and tables as files; return the page's path.
 
-    For a study, each run has a page of its own in its folder, to which the study's page links.
+    If there are several runs, each has a page of its own in its folder, to which the page links.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"report.{ENDINGS.get(kind, kind)}"
-    if kind != "html":
-        atomic_write(path, as_text(runs, kind).encode())
-        return path
-    atomic_write(path, page(runs, study, folder).encode())
-    found = {"runs": tables.all_runs(runs)}
-    drawings = {} if study is None else {drawing.name: drawing for drawing in study.drawings}
-    for run in runs[:DETAILED]:
-        if study is not None:
+    drawings: Sequence[Drawing | None] = () if study is None else study.drawings
+    if study is None and len(runs) == 1:
+        drawings = [figures.structure(runs[0]), *figures.drawings(runs[0])]
+    else:
+        for run in runs[:DETAILED]:
             atomic_write(run.path / "report.html", page([run]).encode())
-            continue
-        ending = "" if len(runs) == 1 else "-" + (re.sub(r"[^\w.+-]+", "-", run.label).strip("-.") or "run")
-        made = [figures.structure(run), *figures.drawings(run)]
-        drawings |= {f"{drawing.name}{ending}": drawing for drawing in made if drawing is not None}
-    if study is not None:
-        found |= {f"study-{place}": table for place, table in enumerate(study.tables, start=1)}
+    path = folder / "report.html"
+    atomic_write(path, page(runs, study, folder).encode())
     with style():
-        for name, drawing in drawings.items():
-            write(drawing.figure(), folder / "figures", name)
+        for drawing in filter(None, drawings):
+            write(drawing.figure(), folder / "figures", drawing.name)
+    found = {"runs": tables.all_runs(runs)}
+    found |= {f"study-{place}": table for place, table in enumerate(study.tables if study else (), start=1)}
     (folder / "tables").mkdir(exist_ok=True)
     for name, table in found.items():
-        for ending in ("csv", "latex"):  # raw values, and formatted ones
-            atomic_write(folder / "tables" / f"{name}.{ENDINGS.get(ending, ending)}", render(table, ending).encode())
+        atomic_write(folder / "tables" / f"{name}.csv", csv(table).encode())  # raw values
+        atomic_write(folder / "tables" / f"{name}.tex", latex(table).encode())
     return path
 
 
-def as_text(runs: Sequence[Run], kind: str) -> str:
-    """Return the tables of the report as Markdown, or the table of its runs as CSV or LaTeX."""
-    if kind != "md":
-        return render(tables.all_runs(runs), kind)
+def as_markdown(runs: Sequence[Run]) -> str:
+    """Return the tables of the report as Markdown."""
     found = [tables.all_runs(runs)] if len(runs) > 1 else []
     for run in runs[:DETAILED]:
-        found += [tables.stages(run), tables.dense_to_compact(run), tables.search_facts(run)]
-        found += [tables.layers(run), tables.unprunable(run), tables.provenance(run)]
-    return "\n".join(["# Pruning report\n", *(render(table, "md") for table in found if table.rows)])
+        found += [tables.stages(run), tables.dense_to_compact(run), tables.layers(run), tables.unprunable(run)]
+        found.append(tables.provenance(run))
+    return "\n".join(["# Pruning report\n", *(markdown(table) for table in found if table.rows)])
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
 
 
 def page(runs: Sequence[Run], study: StudyPart | None = None, folder: Path = Path()) -> str:
-    """Return the text of ``report.html`` in a folder: runs in detail, or a study with links to its runs."""
+    """Return the text of ``report.html`` in a folder: a run in detail, or a table of runs with links to their pages."""
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    script = _own("report.js")
-    detailed = () if study is not None else runs[:DETAILED]
-    title, lead = f"Pruning report: {len(runs)} runs", "All runs in one table, then each run in detail."
-    if study is not None:
+    script, overview, links = _own("report.js"), None, {}
+    title, lead = f"Pruning report: {runs[0].label}", _what(runs[0])
+    if study is not None or len(runs) > 1:
+        title, lead, overview = f"Pruning report: {len(runs)} runs", "", tables.all_runs(runs)
+        links = {run.label: os.path.relpath(run.path / "report.html", folder) for run in runs[:DETAILED]}
+    if study is not None and overview is not None:
         title, lead = f"Study: {study.title}", f"{runs[0].named('model')} on {runs[0].named('data')}, {len(runs)} runs"
-    elif len(runs) == 1:
-        title, lead = f"Pruning report: {runs[0].label}", _what(runs[0])
-    elif len(runs) > DETAILED:
-        lead = f"All {len(runs)} runs in one table, and the first {DETAILED} in detail."
-    overview = tables.all_runs(runs)
-    if study is not None:  # whose runs are named after their methods, and have one model
-        overview = replace(overview, columns=[each for each in overview.columns if each.key not in ("method", "model")])
+        columns = [each for each in overview.columns if each.key not in ("method", "model")]  # they are in its tables
+        overview = replace(overview, columns=columns)
     text: str = environment.from_string(_own("report.html")).render(
         title=title,
         lead=lead,
         study=study,
-        sections=[_section(run, f"run{place}") for place, run in enumerate(detailed, start=1)],
         all_runs=overview,
-        links={}
-        if study is None
-        else {run.label: os.path.relpath(run.path / "report.html", folder) for run in runs[:DETAILED]},
+        links=links,
+        s=_section(runs[0]) if overview is None else None,
         css=Markup(_own("report.css").replace("{{ ramp }}", ", ".join(map(mpl.colors.to_hex, _colours(7))))),
         js=Markup(script),
         script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -126,13 +111,11 @@ def _own(name: str) -> str:
     return (resources.files("depl0.app.reports") / "page" / name).read_text(encoding="utf-8")
 
 
-def _section(run: Run, name: str) -> dict[str, Any]:
-    """Return the values of the page's part for one run."""
+def _section(run: Run) -> dict[str, Any]:
+    """Return the values of the page of one run."""
     drawings = figures.drawings(run)
     return {
-        "id": name,
         "run": run,
-        "lead": _what(run),
         "headline": tables.headline(run),
         "structure": figures.structure(run),
         "numbered": len(run.layers) > figures.NAMED,
@@ -142,7 +125,6 @@ def _section(run: Run, name: str) -> dict[str, Any]:
         "changed": _changed(run.answers),
         "curves": [drawing for drawing in drawings if not drawing.is_detail],
         "details": [drawing for drawing in drawings if drawing.is_detail],
-        "search": tables.search_facts(run),
         "usage": _usage(run),
         "heat": _heat(run.gates) if run.gates is not None else None,
         "classes": tables.classes(run),

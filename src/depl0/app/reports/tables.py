@@ -88,12 +88,12 @@ _QUANTITIES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 )
 
 
-def _number(key: str, title: str, show: Callable[[Any], str] = str, *, hidden: bool = False) -> Column:
-    return Column(key, title, show, is_number=True, hidden=hidden)
+def _number(key: str, title: str, show: Callable[[Any], str] = str) -> Column:
+    return Column(key, title, show, is_number=True)
 
 
-def _words(*keys: str, hidden: bool = False) -> list[Column]:
-    return [Column(key, key, hidden=hidden) for key in keys]
+def _words(*keys: str) -> list[Column]:
+    return [Column(key, key) for key in keys]
 
 
 def _difference(before: float | None, after: float | None) -> float | None:
@@ -176,25 +176,24 @@ def _latest(run: Run, title: str, show: Callable[[float], str], note: str, *keys
 
 # -- all runs ----------------------------------------------------------------------------------------------------------
 
-_VISIBLE = ("compact_latency_ms", "compact_latency_ms_32", "compact_file_bytes")
-
 
 def all_runs(runs: Sequence[Run]) -> Table:
-    """Return one row per run. Each metric has its own columns; some columns are for programs only."""
+    """Return one row per run. Each metric has its own columns."""
     metrics = list(dict.fromkeys(run.metric for run in runs))
     held_out = any(run.split == "validation" for run in runs)
-    columns = [
-        *_words("run"), *_words("name", hidden=True), *_words("method", "model"), *_words("data", hidden=True),
-        _number("seed", "seed"), _number("budget", "budget", fraction), *_words("budget_of", hidden=True),
+    columns = (
+        *_words("run", "method", "model"),
+        _number("seed", "seed"),
+        _number("budget", "budget", fraction),
         *(column for metric in metrics for column in _metric_columns(metric, held_out)),
-        _number("macs_left", "MACs left", fraction), _number("params_left", "params left", fraction),
-    ]  # fmt: skip
-    for name, key, show in _QUANTITIES:
-        for part in ("dense", "compact"):
-            field = f"{part}_{key}"
-            columns.append(_number(field, f"{name}, {part}", show, hidden=field not in _VISIBLE))
-    columns += [*_words("converged_epoch", "settled_epoch", hidden=True), _number("seconds", "time", duration)]
-    return Table("All runs", (*columns, *_words("steps", "commit", hidden=True)), [_run_row(run) for run in runs])
+        _number("macs_left", "MACs left", fraction),
+        _number("params_left", "params left", fraction),
+        _number("file_bytes", "file size", file_size),
+        _number("latency_ms", "latency, batch 1", milliseconds),
+        _number("latency_ms_32", "latency, batch 32", milliseconds),
+        _number("seconds", "time", duration),
+    )
+    return Table("All runs", columns, [_run_row(run) for run in runs])
 
 
 def _metric_columns(metric: Metric, held_out: bool) -> list[Column]:
@@ -209,16 +208,13 @@ def _metric_columns(metric: Metric, held_out: bool) -> list[Column]:
 
 def _run_row(run: Run) -> dict[str, Any]:
     name, dense, compact = run.metric.name, run.value("dense"), run.value("compact")
-    plain = ("budget_of", "macs_left", "params_left", "settled_epoch", "seconds", "steps")
     return {
-        **{"run": run.label, "name": run.recipe.get("name"), "method": run.method},
-        **{section: run.named(section) for section in ("model", "data")},
+        **{"run": run.label, "method": run.method, "model": run.named("model")},
         **{"seed": dig(run.recipe, "run", "seed"), "budget": dig(run.recipe, "gates", "budget")},
         **{f"dense_{name}": dense, name: compact, f"{name}_change": _difference(dense, compact)},
         f"validation_{name}": run.value("compact", "validation"),
-        **{key: run.get(key) for key in plain},
-        **{"converged_epoch": run.get("convergence", "epoch"), "commit": run.environment.get("commit")},
-        **{f"{part}_{key}": run.get(part, key) for _, key, _ in _QUANTITIES for part in ("dense", "compact")},
+        **{key: run.get(key) for key in ("macs_left", "params_left", "seconds")},
+        **{key: run.get("compact", key) for key in ("file_bytes", "latency_ms", "latency_ms_32")},
     }
 
 
@@ -337,25 +333,6 @@ def unprunable(run: Run) -> Table:
 # -- facts -------------------------------------------------------------------------------------------------------------
 
 
-def _facts(title: str, facts: dict[str, Any]) -> Table:
-    rows = [{"what": what, "value": value} for what, value in facts.items() if value is not None]
-    return Table(title, (Column("what", ""), Column("value", "")), rows)
-
-
-def search_facts(run: Run) -> Table:
-    """Return when the gates of the search settled, and how many gates the budget closed at the end."""
-    settled, epoch, since = run.get("settled_epoch"), *(run.get("convergence", key) for key in ("epoch", "since_epoch"))
-    converged = None if settled is None else "not noticed before its end"
-    if epoch is not None:
-        converged = f"epoch {epoch:.4g}" + (f" (at rest since {since:.4g})" if isinstance(since, (int, float)) else "")
-    facts = {
-        "converged": converged,
-        "at most 1 % of the gates differ from the final set since": None if settled is None else f"epoch {settled:g}",
-        "gates closed by the budget at the end": run.get("freezing", "gates_closed"),
-    }
-    return _facts(f"{run.label}: the search", facts)
-
-
 def provenance(run: Run) -> Table:
     """Return the information needed to reproduce a run."""
     environment, machine = run.environment, run.environment.get("machine") or {}
@@ -376,4 +353,5 @@ def provenance(run: Run) -> Table:
         if error is None
         else f"largest difference {error:.1e} ({run.get('certificate', 'dtype')})",
     }
-    return _facts(f"{run.label}: how to repeat it", facts)
+    rows = [{"what": what, "value": value} for what, value in facts.items() if value is not None]
+    return Table(f"{run.label}: how to repeat it", (Column("what", ""), Column("value", "")), rows)

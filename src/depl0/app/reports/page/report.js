@@ -36,7 +36,7 @@
   for (const heat of document.querySelectorAll(".heat")) {
     const data = JSON.parse(document.getElementById(heat.dataset.source).textContent);
     const columns = data.epochs.length;
-    const maps = data.groups.map((group) => {
+    for (const group of data.groups) {
       const bytes = Uint8Array.from(atob(group.values), (sign) => sign.charCodeAt(0));
       const rows = bytes.length / columns;
       const canvas = document.createElement("canvas");
@@ -54,39 +54,28 @@
       const figure = document.createElement("figure");
       figure.append(canvas, caption);
       heat.append(figure);
-      const byNumber = Array.from({ length: rows }, (_, gate) => gate);
       const last = (gate) => bytes[gate * columns + columns - 1];
-      const byEnd = [...byNumber].sort((a, b) => last(b) - last(a) || a - b);
-      const map = { canvas, rows, order: byNumber, byNumber, byEnd };
-      map.paint = () => {
-        const context = canvas.getContext("2d");
-        const picture = context.createImageData(columns, rows);
-        const pixels = new Uint32Array(picture.data.buffer);
-        map.order.forEach((gate, row) => {
-          for (let column = 0; column < columns; column++) {
-            pixels[row * columns + column] = data.colours[bytes[gate * columns + column]];
-          }
-        });
-        context.putImageData(picture, 0, 0);
-      };
+      const order = Array.from({ length: rows }, (_, gate) => gate).sort((a, b) => last(b) - last(a) || a - b);
+      const context = canvas.getContext("2d");
+      const picture = context.createImageData(columns, rows);
+      const pixels = new Uint32Array(picture.data.buffer);
+      order.forEach((gate, row) => {
+        for (let column = 0; column < columns; column++) {
+          pixels[row * columns + column] = data.colours[bytes[gate * columns + column]];
+        }
+      });
+      context.putImageData(picture, 0, 0);
       const point = (event) => {
         const box = canvas.getBoundingClientRect();
         const inside = (share, size) => Math.max(0, Math.min(size - 1, Math.floor(share * size)));
         const column = inside((event.clientX - box.left - 1) / (box.width - 2), columns);
-        const gate = map.order[inside((event.clientY - box.top - 1) / (box.height - 2), rows)];
+        const gate = order[inside((event.clientY - box.top - 1) / (box.height - 2), rows)];
         const open = bytes[gate * columns + column] / 2;
         say(`${group.name} · gate ${gate} · epoch ${data.epochs[column]}: ${open.toFixed(1)} % open`, event);
       };
       canvas.addEventListener("pointermove", point);
       canvas.addEventListener("pointerdown", point);
       canvas.addEventListener("pointerleave", hide);
-      map.paint();
-      return map;
-    });
-    const box = heat.parentElement.querySelector("input.by-end");
-    box.addEventListener("change", () => maps.forEach((map) => {
-      map.order = box.checked ? map.byEnd : map.byNumber;
-      map.paint();
-    }));
+    }
   }
 })();
