@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from depl0._util.io import read_json
+from depl0.app.reports.run import dig
 from depl0.app.reports.tables import fraction
 from depl0.app.runs import schema as content
 from depl0.app.studies.study import Outcome, Result
@@ -27,33 +28,29 @@ AGREEMENTS = {"equal_answers": "equal answers", "output_error": "output error"}
 """measures of agreement with the dense network and their titles; the first available one is shown"""
 
 
-def measure_names(metric: Metric) -> tuple[str, ...]:
-    """Return the names of a run's numbers: the metric of both networks, their difference, costs and time."""
-    scores = (metric.name, f"dense_{metric.name}", "change", f"validation_{metric.name}")
-    return (*scores, *AGREEMENTS, "cost_left", "macs_left", "params_left", "latency_ms", "dense_latency_ms", "seconds")
-
-
-def measures(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the numbers of a finished run; ``change`` is compact minus dense, whether or not higher is better."""
-    metric, agreement = metric_in(summary), summary.get("agreement") or {}
-    name, compact, dense = metric.name, summary["compact"], summary["dense"]
-    scores = (
-        compact[name],
-        dense[name],
-        None if dense[name] is None else compact[name] - dense[name],
-        summary["validation"]["compact"][name] if summary.get("validation") else None,
-    )
-    left = (summary["budget_reached"], summary["macs_left"], summary["params_left"])  # the first is what is limited
-    times = (compact.get("latency_ms"), dense.get("latency_ms"), summary["seconds"])
-    values = (*scores, agreement.get("equal"), agreement.get("error"), *left, *times)
-    return dict(zip(measure_names(metric), values, strict=True))
+def measures(summary: dict[str, Any] | None, metric: Metric) -> dict[str, Any]:
+    """Return the numbers of a run, None for those that are missing; ``change`` is compact minus dense."""
+    found, name = summary or {}, metric.name
+    compact, dense, agreement = (found.get(part) or {} for part in ("compact", "dense", "agreement"))
+    before, after = dense.get(name), compact.get(name)
+    return {
+        name: after,
+        f"dense_{name}": before,
+        "change": None if before is None or after is None else after - before,
+        f"validation_{name}": dig(found, "validation", "compact", name),
+        "equal_answers": agreement.get("equal"),
+        "output_error": agreement.get("error"),
+        "cost_left": found.get("budget_reached"),
+        **{key: found.get(key) for key in ("macs_left", "params_left", "seconds")},
+        "latency_ms": compact.get("latency_ms"),
+        "dense_latency_ms": dense.get("latency_ms"),
+    }
 
 
 def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:
     """Return a member's entry in the study's JSON file: status, numbers (None if missing), and error."""
-    numbers = dict.fromkeys(measure_names(metric)) if outcome.summary is None else measures(outcome.summary)
     error = None if outcome.failure is None else outcome.failure.message
-    return {"name": outcome.name, "status": outcome.status, **numbers, "error": error}
+    return {"name": outcome.name, "status": outcome.status, **measures(outcome.summary, metric), "error": error}
 
 
 def shown_agreement(members: Iterable[dict[str, Any]]) -> str | None:
@@ -66,7 +63,7 @@ def over_seeds(members: Sequence[dict[str, Any]], metric: Metric) -> dict[str, A
     """Return number, mean and sample standard deviation of finished members. Fewer than two have no deviation."""
     finished = [member for member in members if member["status"] == "finished"]
     row: dict[str, Any] = {"n": len(finished), "asked": len(members)}
-    for name in measure_names(metric):
+    for name in measures(None, metric):
         row[name] = mean_and_deviation([member[name] for member in finished if member[name] is not None])
     return row
 

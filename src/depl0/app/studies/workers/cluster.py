@@ -113,8 +113,11 @@ class MemberJob:
         return submission(self, *arguments)
 
 
-class _Submitit(Workers):
-    cluster: str
+@register("slurm")
+class Slurm(Workers):
+    """One job per member."""
+
+    cluster = "slurm"
 
     def __init__(self, argument: str, resources: Resources) -> None:
         self._submitit: Any = require("submitit", "submitit", "for --on slurm", extra="slurm")
@@ -143,16 +146,8 @@ class _Submitit(Workers):
 
 
 @final
-@register("slurm")
-class Slurm(_Submitit):
-    """One job per member."""
-
-    cluster = "slurm"
-
-
-@final
 @register("slurm-local")
-class SlurmHere(_Submitit):
+class SlurmHere(Slurm):
     """The same jobs on this machine."""
 
     cluster = "local"
