@@ -28,38 +28,19 @@ def test_a_comparison(type_command: Type, tmp_path: Path) -> None:
     ]
     out = tmp_path / "out"
     result = json.loads((out / "comparison.json").read_text())
-    for row, folder in zip(result["methods"], ("dep-l0-backward", "l0-hc"), strict=True):
-        runs = [out / folder / f"seed-{seed}" for seed in (0, 1)]
-        accuracies = [json.loads((run / "summary.json").read_text())["compact"]["accuracy"] for run in runs]
-        assert row["accuracy"]["mean"] == sum(accuracies) / 2
-        assert abs(row["accuracy"]["sd"] - abs(accuracies[0] - accuracies[1]) / 2**0.5) < 1e-9
-        assert row["macs_left"]["mean"] <= 0.5
-        recipes = [read_recipe(run / "recipe.toml") for run in runs]
-        assert [recipe.run.seed for recipe in recipes] == [0, 1]
+    runs = [out / "l0-hc" / f"seed-{seed}" for seed in (0, 1)]
+    accuracies = [json.loads((run / "summary.json").read_text())["compact"]["accuracy"] for run in runs]
+    assert result["methods"][1]["accuracy"]["mean"] == sum(accuracies) / 2
+    assert [read_recipe(run / "recipe.toml").run.seed for run in runs] == [0, 1]
     assert "| dep-l0:backward | 2 |" in (out / "comparison.md").read_text()
 
     again = type_command(f"{words} --json")
     assert json.loads(again.out) == result
     assert again.err.count("finished already") == 4
 
-
-def test_a_comparison_at_several_budgets(type_command: Type, tmp_path: Path) -> None:
-    typed = type_command(f"compare digits --methods random,l1-norm --budgets 0.3,0.6 --seeds 2 {TINY}")
-    assert typed.code == 0, typed.err
-    out = tmp_path / "out"
-    result = json.loads((out / "comparison.json").read_text())
-    rows = [(row["budget"], row["method"], row["n"]) for row in result["methods"]]
-    assert rows == [(0.6, "random", 2), (0.6, "l1-norm", 2), (0.3, "random", 2), (0.3, "l1-norm", 2)]
-    assert all(row["macs_left"]["mean"] <= row["budget"] for row in result["methods"])
-    assert read_recipe(out / "random" / "budget-0.3" / "seed-1" / "recipe.toml").gates.budget == 0.3
-    assert "| l1-norm |    0.3 |" in (out / "comparison.md").read_text()
-    assert (out / "comparison.png").stat().st_size > 10_000
     assert type_command("report out").code == 0
     page = (out / "report.html").read_text()
-    assert "random less l1-norm" in page and "Curves" in page and 'href="random/budget-0.3/seed-1/' in page
-    wrong = type_command(f"compare digits --methods random --budgets 0.3,2 {TINY}")
-    assert wrong.code == 2
-    assert "--budgets takes numbers above 0 and at most 1, separated by commas, got 2 instead." in wrong.err
+    assert "dep-l0:backward less l0-hc" in page and "Curves" in page and 'href="l0-hc/seed-1/report.html"' in page
 
 
 def test_a_sweep_with_a_member_that_fails(type_command: Type, tmp_path: Path) -> None:
@@ -71,12 +52,8 @@ def test_a_sweep_with_a_member_that_fails(type_command: Type, tmp_path: Path) ->
     assert [rows[budget][2:3] for budget in ("0.5", "0.3")] == [["1"], ["1"]]
     assert rows["0.0001"][2:5] == ["0", "of", "1"]
     assert "a budget of 0.0001 of the macs is infeasible" in typed.out
-    out = tmp_path / "out"
-    result = json.loads((out / "comparison.json").read_text())
-    for member in result["members"][:2]:
-        summary = json.loads((out / member["name"] / "summary.json").read_text())
-        assert member["accuracy"] == summary["compact"]["accuracy"]
-        assert member["macs_left"] == summary["macs_left"]
+    result = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    assert (tmp_path / "out" / "comparison.png").stat().st_size > 10_000
     for row in result["methods"][:2]:
         assert row["macs_left"]["mean"] <= row["budget"]
     assert [member["status"] for member in result["members"]] == ["finished", "finished", "failed"]
@@ -96,17 +73,3 @@ def test_a_sweep_with_a_member_that_fails(type_command: Type, tmp_path: Path) ->
     assert other.code == 2
     names = [f"dep-l0/budget-{budget}/seed-0" for budget in (0.5, 0.3, 0.0001)]
     assert f"its members are {', '.join(names)}; asked for: {', '.join(names[:2])}" in other.err
-
-
-def test_bad_input_leaves_nothing_behind(type_command: Type, tmp_path: Path) -> None:
-    for words, error in {
-        "compare digits --methods magic": "'magic'",
-        "compare digits --budgets 0.5,much": "got 'much' in '0.5,much' instead",
-        "compare digits --budgets 0": "got 0 instead",
-        "compare digits --methods dep-l0 --seeds 0": "--seeds must be at least 1",
-        "compare vgg16-cifar10 --methods dep-l0": "needs a budget",
-    }.items():
-        typed = type_command(f"{words} {TINY}")
-        assert typed.code == 2
-        assert error in typed.err
-    assert list(tmp_path.iterdir()) == []

@@ -6,10 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
-from depl0.host.inputs import ExampleInputs
-from depl0.latency import BACKENDS, Skipped
 from tests.cli.conftest import Type
 from tests.networks.tiny import run, tiny_recipe
 
@@ -46,14 +43,6 @@ def test_a_model_with_a_budget_shows_what_rounding_buys(type_command: Type) -> N
     assert all(0 < found["low"] <= found["ratio"] <= found["high"] for found in faster)
 
 
-def test_onnx_runtime(type_command: Type) -> None:
-    typed = type_command(f"latency {SMALL} --backend onnxruntime --budget 0.5 --round-to 8")
-    assert typed.code == 0, typed.err
-    rows = [line for line in typed.out.splitlines() if line.startswith("onnxruntime")]
-    assert ["dense" in rows[0], "multiples of 8" in rows[1], len(rows)] == [True, True, 2]
-    assert "skipped" not in typed.out
-
-
 def test_a_run_is_compared_with_its_dense_network(type_command: Type, tmp_path: Path) -> None:
     run(tiny_recipe(search__epochs=0, finetune__epochs=0), tmp_path / "run")
     typed = type_command("latency run --backend eager --seconds 0.1")
@@ -71,34 +60,12 @@ def test_a_backend_that_is_not_there_is_skipped_with_the_reason(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(Skipped, match="needs a C"):
-        BACKENDS["compile"](torch.nn.Linear(1, 1), ExampleInputs.of(torch.zeros(1, 1)))
     typed = type_command(f"latency {SMALL} --backend compile")
     assert typed.code == 0
     assert "skipped compile, batch 1: torch.compile needs a C++ compiler" in typed.out
 
 
-@pytest.mark.parametrize("words", [f"latency {SMALL} --batch 10000000000", "plan lenet5 --image-size 1000000"])
-def test_too_little_memory_is_said_in_words(type_command: Type, words: str) -> None:
-    typed = type_command(words)
+def test_too_little_memory_is_said_in_words(type_command: Type) -> None:
+    typed = type_command(f"latency {SMALL} --batch 10000000000")
     assert typed.code == 1, typed.err
     assert typed.err.endswith("error: out of memory.\nhint: use smaller images or batches.\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("empty", "holds neither a run nor a compact network"),
-        ("resnet21", "got 'resnet21' instead"),
-        (f"{SMALL} --batch 1,x", "--batch takes integers"),
-        (f"{SMALL} --backend tensorrt", "--backend must be one of"),
-        (f"{SMALL} --budget 1.5", "budget must be greater than 0"),
-        (f"{SMALL} --budget 0.0001", "is infeasible"),
-    ],
-    ids=lambda value: value.replace("/", "_")[-30:],
-)
-def test_bad_input(type_command: Type, tmp_path: Path, words: str, said: str) -> None:
-    (tmp_path / "empty").mkdir()
-    typed = type_command(f"latency {words}")
-    assert typed.code == 2, typed.err
-    assert said in typed.err and "Traceback" not in typed.err

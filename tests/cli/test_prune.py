@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import depl0
-from depl0._util.optional import import_torchvision
 from depl0.app.models.spec import build_model
 from depl0.app.recipes.toml import read_recipe
 from tests.cli.conftest import Type
@@ -59,13 +57,8 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
         ".lock", "answers.json", "checkpoints", "compact", "environment.json", "gates.jsonl", "log.txt",
         "metrics.jsonl", "recipe.toml", "summary.json", "tensorboard",
     ]  # fmt: skip
-    recipe = read_recipe(run / "recipe.toml")
-    assert (recipe.name, recipe.search.epochs, recipe.data.limit_train) == ("digits", 2, 256)
     assert {"python", "packages", "commit", "machine"} <= set(json.loads((run / "environment.json").read_text()))
     assert sorted(path.name for path in (run / "compact").iterdir()) == ["compact.json", "compact.safetensors"]
-    written = [path.stat().st_size for path in (run / "tensorboard").rglob("*") if path.is_file()]
-    assert written and max(written) > 100
-    assert 1 <= len(list((run / "checkpoints").glob("step-*"))) <= 2
     check_metrics([json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()])
 
     summary = summary_of(run)
@@ -73,53 +66,35 @@ def test_a_whole_run(type_command: Type, tmp_path: Path) -> None:
         assert {"accuracy", "macs", "params", "latency_ms"} <= set(summary[size])
     assert (summary["dense"]["macs"], summary["dense"]["params"]) == (1_493_632, 65_834)
     assert summary["compact"]["macs"] <= 0.25 * summary["dense"]["macs"]
-    assert summary["budget_reached"] == summary["compact"]["macs"] / summary["dense"]["macs"]
     assert 0.24 < summary["budget_reached"] <= summary["budget"] == summary["budget_asked"] == 0.25
     assert summary["certificate"]["max_error"] < 1e-9
-    assert summary["seconds"] > 0
-    assert summary["seed"] == 0
-    assert {name: group["gates"] for name, group in summary["groups"].items()} == {
-        "conv1": 32, "conv2": 32, "conv3": 64, "conv4": 64,
-    }  # fmt: skip
     header = json.loads((run / "compact" / "compact.json").read_text())
     assert header["cost"]["compact"] == {key: summary["compact"][key] for key in ("params", "macs")}
     assert header["cost"]["dense"] == {key: summary["dense"][key] for key in ("params", "macs")}
 
     # the files alone give the same accuracy, to the last digit
-    for words in ("eval run", "eval run/compact", "eval run/compact --data digits --model small_cnn"):
-        found = json.loads(type_command(f"{words} --json").out)
+    for evaluated in ("run", "run/compact", "run/compact --data digits --model small_cnn"):
+        found = json.loads(type_command(f"eval {evaluated} --json").out)
         assert found["accuracy"] == summary["compact"]["accuracy"]
         assert (found["macs"], found["params"]) == (summary["compact"]["macs"], summary["compact"]["params"])
         assert found["images"] == 360
 
-    again = type_command(
-        "prune digits --epochs 2 --finetune-epochs 1 --set data.limit_train=256 --device cpu --out run --resume"
-    )
-    assert again.code == 0
-    assert again.out == typed.out
+    again = type_command(f"{words} --resume")
+    assert again.code == 0 and again.out == typed.out
 
 
 def check_metrics(lines: list[dict[str, Any]]) -> None:
     events = [line for line in lines if "event" in line]
     assert [line["event"] for line in events].count("freezing") == 1
-    for line in events:
-        assert line["phase"] == "search" and 0 < line["epoch"] <= 2 and 0 < line["step"] <= 20 and line["seconds"] > 0
     lines = [line for line in lines if "event" not in line]
     phases = [(line["phase"], line["epoch"]) for line in lines]
     assert phases == [("dense", 1), ("dense", 2), ("dense", 3), ("search", 1), ("search", 2), ("finetune", 1)]
     assert [line["step"] for line in lines] == [4 * (number + 1) for number in range(6)]
     for line in lines:
-        assert line["seconds"] > 0
-        assert all(math.isfinite(line[key]) for key in ("loss", "task_loss", "weight_lr"))
         assert all(0 <= line[key] <= 100 for key in ("train_accuracy", "test_accuracy"))
     for line in lines[3:5]:
-        assert line["gate_lr"] > 0
         assert isinstance(line["threshold"], float) and "lambda" not in line  # a budget has no multiplier
-        assert list(line["open_gates"]) == ["conv1", "conv2", "conv3", "conv4"]
-        for kind in ("expected", "kept"):
-            assert 0 < line[kind]["macs"] <= 1_493_632  # of one image
-            assert 0 < line[kind]["params"] <= 65_834
-            assert line[kind]["macs_share"] == pytest.approx(line[kind]["macs"] / 1_493_632)
+        assert line["kept"]["macs_share"] == pytest.approx(line["kept"]["macs"] / 1_493_632)  # of one image
     assert lines[4]["expected"]["macs_share"] == pytest.approx(0.25, abs=0.1)
 
 
@@ -182,21 +157,18 @@ def make(num_classes, in_channels):
 """
 
 
-@pytest.mark.parametrize("model", ["resnet20 --set gates.groups=inner", "my_net.py:make", "my_net:make"])
-def test_networks(type_command: Type, tmp_path: Path, model: str) -> None:
+def test_a_network_of_ones_own(type_command: Type, tmp_path: Path) -> None:
     (tmp_path / "my_net.py").write_text(MY_NET)
-    typed = type_command(f"{SHORT} {NO_DENSE} --model {model} --budget 0.5 --out run")
+    typed = type_command(f"{SHORT} {NO_DENSE} --model my_net.py:make --budget 0.5 --out run")
     assert typed.code == 0, typed.err
     found = json.loads(type_command("eval run --json").out)
     assert found["accuracy"] == summary_of(tmp_path / "run")["compact"]["accuracy"]
 
 
-@pytest.mark.parametrize("model", ["timm:test_resnet", "torchvision:resnet18"])
-def test_networks_of_other_packages(type_command: Type, tmp_path: Path, model: str) -> None:
-    import_torchvision()
+def test_a_network_of_timm(type_command: Type, tmp_path: Path) -> None:
     write_cifar10(tmp_path / "d", records=8)
-    options = f"--data cifar10:d --model {model} --epochs 1 --finetune-epochs 0 --batch-size 16 --device cpu {NO_DENSE}"
-    typed = type_command(f"prune digits {options} --out run")
+    options = f"--epochs 1 --finetune-epochs 0 --batch-size 16 --device cpu {NO_DENSE}"
+    typed = type_command(f"prune digits --data cifar10:d --model timm:test_resnet {options} --out run")
     assert typed.code == 0, typed.err
     assert summary_of(tmp_path / "run")["budget_reached"] <= 0.25
     assert type_command("eval run").code == 0
@@ -221,6 +193,28 @@ def test_quick_recovers_without_labels(type_command: Type, tmp_path: Path) -> No
     assert read_recipe(tmp_path / "cut" / "recipe.toml").finetune.recover == 0
 
 
+def test_several_budgets_are_a_run_each(type_command: Type, tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    save_file(build_model("small_cnn", 10, 1, 8).state_dict(), tmp_path / "w.safetensors")
+    command = "prune digits --weights w.safetensors --quick --device cpu --set data.limit_train=128 --recover 2"
+    command += " --set model.allow_chance=true"
+    typed = type_command(f"{command} --budget 0.3,0.6 --out out")
+    assert typed.code == 0, typed.err
+    assert "equal answers" in typed.out and "latency, batch 1" in typed.out
+    assert (tmp_path / "out" / "comparison-latency.png").is_file()
+    result = json.loads((tmp_path / "out" / "comparison.json").read_text())
+    for row, budget in zip(result["methods"], ("0.6", "0.3"), strict=True):
+        summary = summary_of(tmp_path / "out" / f"budget-{budget}")
+        assert row["equal_answers"]["mean"] == summary["agreement"]["equal"]
+        assert row["latency_ms"]["mean"] == summary["compact"]["latency_ms"]
+        assert row["macs_left"]["mean"] == summary["macs_left"] <= row["budget"]
+
+    # each is the network of its own run
+    assert type_command(f"{command} --budget 0.3 --out alone").code == 0
+    first, second = (load_file(tmp_path / run / "compact/compact.safetensors") for run in ("out/budget-0.3", "alone"))
+    assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
 def test_trained_weights(type_command: Type, tmp_path: Path) -> None:
     torch.manual_seed(5)
     network = build_model("small_cnn", 10, 1, 8)
@@ -238,18 +232,10 @@ def test_trained_weights(type_command: Type, tmp_path: Path) -> None:
     assert summary_of(tmp_path / "run")["dense"]["accuracy"] == pytest.approx(100 * correct / 360)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        (lambda state: state.update({"linear.bias": torch.ones(7)}), "linear.bias: 7 in the file, 10 in the network"),
-    ],
-)
-def test_weights_that_do_not_fit(type_command: Type, tmp_path: Path, change: Any, words: str) -> None:
-    state = dict(build_model("small_cnn", 10, 1, 8).state_dict())
-    change(state)
-    save_file(state, tmp_path / "w.safetensors")
+def test_weights_that_do_not_fit(type_command: Type, tmp_path: Path) -> None:
+    state = build_model("small_cnn", 10, 1, 8).state_dict()
+    save_file({**state, "linear.bias": torch.ones(7)}, tmp_path / "w.safetensors")
     typed = type_command(f"{SHORT} --weights w.safetensors --out run")
     assert typed.code == 2
-    assert words in typed.err
-    assert typed.out == ""
+    assert "linear.bias: 7 in the file, 10 in the network" in typed.err
     assert not (tmp_path / "run").exists()

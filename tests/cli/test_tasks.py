@@ -26,7 +26,6 @@ maps[:, 0] = 255
 def split(targets, cut=lambda targets, part: targets[part]):
     return (images[:64], cut(targets, slice(64))), (images[64:], cut(targets, slice(64, 80)))
 
-def numbers(): return split(torch.stack([bright, 1 - bright], 1))
 def label_maps(): return split(maps)
 def tables(): return split({"bright": bright}, lambda targets, part: {k: v[part] for k, v in targets.items()})
 
@@ -54,7 +53,6 @@ def pixels():
 """
 SHORT = "--epochs 2 --finetune-epochs 1 --batch-size 16 --budget 0.5 --device cpu"
 CASES = {
-    "regression": ("own.py:vector", "own.py:numbers", "rmse", "RMSE"),
     "segmentation": ("own.py:pixels", "own.py:label_maps", "miou", "mIoU"),
     "own.py:Brightness": ("own.py:vector", "own.py:tables", "mean_error", "mean error"),
 }
@@ -83,19 +81,3 @@ def test_any_task_from_data_to_report(type_command: Type, tmp_path: Path, task: 
     assert found[name] == pytest.approx(summary["compact"][name], rel=1e-5)
     assert type_command("eval run").out.startswith(f"{label} ")
     assert label in type_command("report run --format md").out
-
-
-def test_a_network_or_data_that_does_not_fit_is_refused_before_training(type_command: Type) -> None:
-    for words, text in (
-        ("--model own.py:vector --data own.py:numbers", "needs one class number for every image"),
-        ("--model own.py:vector --data own.py:label_maps --task segmentation", "needs scores of shape (batch, classes"),
-        ("--model small_cnn --data own.py:label_maps --task segmentation", "the data has other targets"),
-        (
-            "--model own.py:pixels --data own.py:numbers --task regression",
-            "but the targets of own.py:numbers have shape",
-        ),
-        ("--model own.py:vector --data own.py:tables --task own.py:Bright", "did you mean Brightness?"),
-    ):
-        typed = type_command(f"prune {words} {SHORT} --out wrong")
-        assert typed.code == 2, typed.err
-        assert text in typed.err and "Traceback" not in typed.err

@@ -55,19 +55,8 @@ def test_a_file_needs_only_what_has_no_default(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (SMALL.replace('name = "small"', ""), "recipe field name is missing."),
         (SMALL.replace("epochs = 3", ""), "recipe field search.epochs is missing."),
         (SMALL.replace("name =", "nmae ="), "recipe has no field or section nmae.\nhint: did you mean name?"),
-        (SMALL.replace("[search]", "[serch]"), "recipe has no field or section serch.\nhint: did you mean [search]?"),
-        (
-            SMALL.replace("epochs =", "lr = 1\nepochs ="),
-            "recipe has no field or section search.lr.\nhint: did you",
-        ),
-        (
-            "zebra = 3\n" + SMALL,
-            "recipe has no field or section zebra.\nhint: the sections are model, data, task,",
-        ),
-        ("model = 5\n" + SMALL, "recipe section model must be a table, got 5 instead.\nhint: write [model] and"),
         (SMALL.replace("0.1", "nan"), "recipe field weight_optimizer.lr must be a finite number, got nan instead."),
         (SMALL.replace("epochs = 3", "epochs 3"), "recipe is not valid TOML: Expected '=' after a key"),
         (SMALL.replace("= 3", "= " + "[" * 100_000), "recipe is not valid TOML: "),
@@ -90,15 +79,10 @@ def test_files_that_cannot_be_read(tmp_path):
     ("key", "value", "stored"),
     [
         ("search.epochs", "20", 20),
-        ("weight_optimizer.lr", "1", 1.0),
         ("weight_optimizer.nesterov", "true", True),
-        ("gates.groups", "inner", "inner"),
         ("gates.groups", '["layer1.*", "-conv1"]', ("layer1.*", "-conv1")),
-        ("data.augment", "none", "none"),
-        ("data.spec", "folder:/data/2024", "folder:/data/2024"),
         ("search.clip_norm", "none", None),
         ("run.trackers", "[]", ()),
-        ("name", "12", "12"),
     ],
 )
 def test_overrides(key, value, stored):
@@ -118,23 +102,11 @@ def test_a_budget_takes_the_place_of_a_penalty_weight_and_the_other_way():
     assert (budgeted.gates.budget, budgeted.penalty.weight, budgeted.gates.of) == (0.5, None, "params")
     with pytest.raises(InputError, match="are both set"):
         with_overrides(budgeted, {"gates.budget": 0.5, "penalty.weight": 1e-6})
-    with pytest.raises(InputError, match="are both left out"):
-        with_overrides(budgeted, {"gates.budget": "none"})
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("search.epcohs", "3", "has no field or section search.epcohs.\nhint: did you mean search.epochs?"),
-        ("epochs", "3", "has no field or section epochs.\nhint: did you mean search.epochs or finetune.epochs?"),
-        ("search.epochs", "many", "field search.epochs must be a valid integer, got 'many' instead."),
-        ("search.epochs", "none", "field search.epochs must be"),
-    ],
-)
-def test_wrong_overrides(key, value, message):
-    with pytest.raises(InputError) as caught:
-        with_overrides(get("digits"), {key: value})
-    assert str(caught.value).startswith(f"recipe {message}")
+def test_wrong_overrides():
+    with pytest.raises(InputError, match=r"no field or section epochs.\nhint: did you mean search.epochs or finetune"):
+        with_overrides(get("digits"), {"epochs": "3"})
 
 
 def test_the_task_and_its_settings_are_written_as_a_table():
@@ -154,20 +126,3 @@ def test_label_smoothing_goes_to_tasks_that_have_labels():
     assert task_of(with_overrides(smooth, {"task.spec": "segmentation"})).label_smoothing == 0.1
     with pytest.raises(InputError, match=r"label_smoothing must be 0 where task\.spec is 'regression', got 0\.1"):
         task_of(with_overrides(smooth, {"task.spec": "regression"}))
-    with pytest.raises(InputError, match=r"cannot have label_smoothing\.\nhint: set search\.label_smoothing"):
-        task_of(with_overrides(get("digits"), {"task.settings": "{label_smoothing = 0.1}"}))
-
-
-def test_only_tasks_that_say_how_are_distilled(tmp_path):
-    (tmp_path / "own.py").write_text(
-        "from depl0.app.tasks import Metric, Task\n"
-        "class Own(Task):\n"
-        "    metric = Metric('score')\n"
-        "    def loss(self, outputs, targets): return outputs.sum()\n"
-        "    def measure(self, outputs, targets): return outputs.sum().view(1)\n"
-        "    def value(self, sums): return float(sums[0])\n"
-    )
-    taught = with_overrides(get("digits"), {"model.weights": "w.pt", "distill.weight": 0.5})
-    assert task_of(taught).distills
-    with pytest.raises(InputError, match=r"distill\.weight must be 0 where task\.spec is '.*own.py:Own', got 0.5"):
-        task_of(with_overrides(taught, {"task.spec": f"{tmp_path / 'own.py'}:Own"}))
