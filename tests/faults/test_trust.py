@@ -8,10 +8,22 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Type, type_command
-from tests.cli.test_places import FILES, WORDS
 
 __all__ = ["type_command"]
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
+
+FILES = """
+import numpy as np
+from torch import nn
+def data():
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (48, 1, 8, 6)).astype(np.uint8), rng.integers(0, 3, 48)
+    return (images[:32], labels[:32]), (images[32:], labels[32:])
+def net(num_classes, image_size):
+    assert image_size == (8, 6)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 24, num_classes))
+"""
+WORDS = "prune --model mine.py:net --data mine.py:data --epochs 1 --finetune-epochs 0 --device cpu --batch-size 16"
 
 
 @pytest.fixture
