@@ -21,7 +21,6 @@ from types import ModuleType
 from typing import Any, TypeVar, final
 
 from depl0._util.io import atomic_write, cache_folder
-from depl0._util.process import with_user_defaults
 from depl0._util.registry import did_you_mean
 from depl0.errors import Depl0Error, InputError
 
@@ -152,6 +151,8 @@ def wrap_user_errors(what: str, spec: str, module: ModuleType | None = None) -> 
 
 def call_of_user(argument: str, when: str, function: Callable[..., _T], *args: Any) -> _T:
     """Call a function that the user passed as an argument; ``when`` is part of the error if it fails."""
+    from depl0._util.process import with_user_defaults  # imports torch, which help and errors need not wait for
+
     name = getattr(function, "__qualname__", type(function).__name__)
     with wrap_user_errors(f"{when}, {argument}", name):
         return with_user_defaults(function, *args)
