@@ -24,7 +24,7 @@ def test_a_model_alone_is_timed_dense(type_command: Type) -> None:
     typed = type_command(f"latency {SMALL} --backend eager --batch 1,4 --json")
     assert typed.code == 0, typed.err
     found = json.loads(typed.out)
-    assert (found["threads"], found["clock"]) == (1, "processor time")
+    assert (found["threads"], found["clock"]) == (1, "CPU time")
     assert [(entry["batch"], entry["network"]) for entry in found["timings"]] == [(1, "dense"), (4, "dense")]
     for entry in found["timings"]:
         assert 0 < entry["best_ms"] <= entry["median_ms"] and entry["spread_ms"] >= 0 and entry["speedup"] is None

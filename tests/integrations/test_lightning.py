@@ -150,6 +150,40 @@ def test_resuming_after_a_cut_equals_the_uninterrupted_run(tmp_path: Path) -> No
     torch.testing.assert_close(second.compact.state_dict(), first.compact.state_dict(), rtol=0, atol=0)
 
 
+class Resumable:
+    """Batches that go on where they were, as Lightning wants it for checkpoints in the middle of an epoch."""
+
+    def __init__(self) -> None:
+        self._batches, self._next = batches(10), 0
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def __iter__(self) -> Any:
+        for place in range(self._next % len(self), len(self)):
+            self._next = place + 1
+            yield self._batches[place]
+
+    def state_dict(self) -> dict[str, int]:
+        return {"next": self._next}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._next = state["next"]
+
+
+def test_resuming_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+    def run(ckpt: Path | None) -> dict[str, Tensor]:
+        torch.manual_seed(3)
+        module, search = Module(), callback()
+        saving = pl.callbacks.ModelCheckpoint(tmp_path, save_top_k=-1, filename="{step}", every_n_train_steps=13)
+        trainer([search, saving], 8, tmp_path, enable_checkpointing=True).fit(module, Resumable(), ckpt_path=ckpt)
+        assert search.search.done == 80
+        return search.compact.state_dict()
+
+    whole = run(None)
+    torch.testing.assert_close(run(tmp_path / "step=39.ckpt"), whole, rtol=0, atol=0)
+
+
 class Written(Module):
     """Leaves what became of it in a file for each process."""
 
