@@ -68,7 +68,7 @@ def test_several_runs_are_a_table_with_links_to_their_pages(tmp_path: Path) -> N
     text = (tmp_path / "out" / "report.html").read_text()
     for link in ("../a/run/report.html", "../b/run/report.html"):
         assert f'href="{link}"' in text
-        assert "Pruning report: run" in (tmp_path / "out" / link).read_text()
+        assert "<h1>Pruning report: " in (tmp_path / "out" / link).read_text()
     with pytest.raises(InputError, match="given twice"):
         read_runs([runs[0], runs[0]])
 
