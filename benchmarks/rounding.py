@@ -34,7 +34,7 @@ from depl0.app import models
 from depl0.app.models.weights import load_weights
 from depl0.export.onnx import export_onnx
 from depl0.gated import GatedModel
-from depl0.latency import interleave, processor_name, ratio, session_call, undisturbed
+from depl0.latency import fastest_fifth_mean, interleave, processor_name, ratio, session_call
 from depl0.select.gates import select_gates
 from depl0.select.rounding import round_within
 
@@ -75,7 +75,7 @@ def relative_times(
             times = interleave(calls, inputs.device, 400, seconds)
             for cell in compact:
                 found[cell][f"{backend}_{len(inputs)}"] = ratio(times[str(cell)], times["dense"])
-            found_ms = 1000 * undisturbed(times["dense"])
+            found_ms = 1000 * fastest_fifth_mean(times["dense"])
             print(f"dense, {backend}, batch {len(inputs)}: {found_ms:.3f} ms, {len(times['dense'])} rounds", flush=True)
             for cell in compact:
                 found[cell][f"{backend}_{len(inputs)}_dense_ms"] = found_ms

@@ -113,11 +113,11 @@ class GateConfig:
         check_round_to(self.round_to)
         _check_min_share(self.min_share)
 
-    def least_gates(self, name: str, size: int) -> int:
+    def min_gates(self, name: str, size: int) -> int:
         """Return the smallest number of gates that a group of this name and size keeps, by ``min_share``.
 
         >>> config = GateConfig(min_share={"*.mlp": 0.25, "*": 0.01})
-        >>> config.least_gates("0.mlp", 10), config.least_gates("head", 10), GateConfig().least_gates("head", 10)
+        >>> config.min_gates("0.mlp", 10), config.min_gates("head", 10), GateConfig().min_gates("head", 10)
         (3, 1, 0)
         """
         shares = self.min_share if isinstance(self.min_share, Mapping) else {"*": self.min_share}

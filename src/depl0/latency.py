@@ -106,15 +106,15 @@ def interleave(
 def summarise(values: Sequence[float]) -> Latency:
     """Return median, spread and the mean of the fastest fifth."""
     low, middle, high = statistics.quantiles(values, n=4)
-    return Latency(middle, (high - low) / 2, undisturbed(values))
+    return Latency(middle, (high - low) / 2, fastest_fifth_mean(values))
 
 
-def undisturbed(values: Sequence[float]) -> float:
+def fastest_fifth_mean(values: Sequence[float]) -> float:
     """Return the time without disturbances: the mean of the fastest fifth.
 
     On a busy machine it is more reproducible than the median; on an idle one both are equal.
 
-    >>> undisturbed([5.0, 1.0, 9.0, 7.0, 3.0, 2.0, 8.0, 6.0, 4.0, 10.0])
+    >>> fastest_fifth_mean([5.0, 1.0, 9.0, 7.0, 3.0, 2.0, 8.0, 6.0, 4.0, 10.0])
     1.5
     """
     return statistics.mean(sorted(values)[: max(1, len(values) // 5)])
@@ -122,7 +122,7 @@ def undisturbed(values: Sequence[float]) -> float:
 
 def ratio(numerator: Sequence[float], denominator: Sequence[float]) -> float:
     """Return the ratio of two run times, each the mean of its fastest fifth."""
-    return undisturbed(numerator) / undisturbed(denominator)
+    return fastest_fifth_mean(numerator) / fastest_fifth_mean(denominator)
 
 
 def speedup(reference: Sequence[float], seconds: Sequence[float]) -> Speedup:

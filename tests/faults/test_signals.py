@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from depl0._util.progress import stop_asked, stop_on_signals
+from depl0._util.progress import stop_on_signals, stop_requested
 from depl0.app.cli.app import STOPPED
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import has_checkpoints, load_newest
@@ -146,6 +146,6 @@ def test_a_worker_leaves_it_to_its_parent(how: int, end: int) -> None:
         pid = os.fork()
         if pid == 0:
             os.kill(os.getpid(), how)
-            os._exit(int(stop_asked()))
+            os._exit(int(stop_requested()))
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == end
-        assert not stop_asked()
+        assert not stop_requested()

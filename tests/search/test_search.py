@@ -80,9 +80,9 @@ def test_the_state_of_another_network_is_refused() -> None:
     loop.gated.remove(torch.arange(loop.gated.plan.num_gates) < 2)
     loop.gated.cut()
     fresh = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
-    untouched = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
+    forbid_access_to = depl0.attach(Net(), torch.randn(1, 1, 6, 6), budget=0.4)
     with pytest.raises(GateError, match="has lost channels that the saved state still has"):
-        loop.gated.load_state_dict(untouched.state_dict())
+        loop.gated.load_state_dict(forbid_access_to.state_dict())
     other = depl0.attach(nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3)), torch.randn(1, 1, 6, 6))
     with pytest.raises(GateError, match=r"the saved state has \(20,\) gates"):
         other.load_state_dict(loop.gated.state_dict(), strict=False)

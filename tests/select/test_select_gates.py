@@ -9,7 +9,7 @@ import depl0
 from depl0.app import models
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel, attach
-from depl0.select.gates import Selection, budget_warning, check_budget, minimum_share, select_gates, sensible_share
+from depl0.select.gates import Selection, budget_warning, check_budget, minimum_share, recommended_minimum, select_gates
 from tests.networks.golden import TinyDigits
 from tests.networks.tiny import tiny_gated
 
@@ -140,7 +140,7 @@ def test_a_budget_that_leaves_single_channels() -> None:
     gated = depl0.attach(models.build("small_cnn"), torch.zeros(1, 1, 8, 8))
     for of in ("macs", "params"):
         network = gated.snapshot()
-        least, sensible = minimum_share(network, gated.config.changed(of=of)), sensible_share(network, of)
+        least, sensible = minimum_share(network, gated.config.changed(of=of)), recommended_minimum(network, of)
         assert 0 < least < sensible < 0.05
         assert budget_warning(network, sensible, of) is None and budget_warning(network, 0.25, of) is None
         text = budget_warning(network, 0.9 * sensible, of)

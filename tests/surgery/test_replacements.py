@@ -30,7 +30,7 @@ import depl0
 import depl0.replacements
 from depl0.export import export_onnx
 from depl0.export.program import capture
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.replacements.attention import AttentionReplacement, AttentionSpec, PrunedAttention
 from depl0.replacements.base import Replacement, kinds, replacement_from
 from depl0.replacements.constant import Removal
@@ -190,7 +190,7 @@ def test_removed_channels_are_zeros() -> None:
     assert module(x[:, :1]).shape == (2, 1, 4, 4)
 
 
-@pytest.mark.parametrize("again", [lambda module: pickle.loads(pickle.dumps(module)), private_copy])
+@pytest.mark.parametrize("again", [lambda module: pickle.loads(pickle.dumps(module)), isolated_deepcopy])
 def test_a_module_at_full_width_can_be_pickled_and_copied(again: Callable[[nn.Module], nn.Module]) -> None:
     module, x = nn.Sequential(SpatialAttention()), torch.randn(2, 3, 4, 4)
     keep_full_width(module[0], WidthSpec(6, 1, 1, True), torch.tensor([0, 2, 5]))

@@ -124,7 +124,7 @@ class StopRequested(BaseException):
 class _Request:
     owner: int | None = None
     """ID of the process that handles signals; its forked workers inherit the handlers"""
-    asked: bool = False
+    is_requested: bool = False
     deferred: bool = False
 
 
@@ -146,7 +146,7 @@ def stop_on_signals() -> Iterator[None]:
     # An ignored SIGHUP (nohup) stays ignored. Background jobs of a shell ignore SIGINT, but a run must handle it.
     wanted = [number for number in numbers if number == signal.SIGINT or signal.getsignal(number) != signal.SIG_IGN]
     before = {number: signal.signal(number, _ask) for number in wanted}
-    _request.owner, _request.asked = os.getpid(), False
+    _request.owner, _request.is_requested = os.getpid(), False
     if {"TORCHELASTIC_RUN_ID", END_WITH_PARENT} & os.environ.keys() and sys.platform == "linux":
         _end_with_parent()
     try:
@@ -154,12 +154,12 @@ def stop_on_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _request.owner, _request.asked = None, False
+        _request.owner, _request.is_requested = None, False
 
 
 @contextmanager
 def stop_deferred() -> Iterator[None]:
-    """Suspend :func:`check_stop` within the context. The caller checks :func:`stop_asked` itself and saves first."""
+    """Suspend :func:`check_stop` within the context. The caller checks :func:`stop_requested`, and saves first."""
     before, _request.deferred = _request.deferred, True
     try:
         yield
@@ -167,14 +167,14 @@ def stop_deferred() -> Iterator[None]:
         _request.deferred = before
 
 
-def stop_asked() -> bool:
+def stop_requested() -> bool:
     """Return True if a signal has requested this process to stop."""
-    return _request.asked
+    return _request.is_requested
 
 
 def check_stop() -> None:
     """Raise :class:`StopRequested` if a signal has requested this process to stop."""
-    if _request.asked and not _request.deferred:
+    if _request.is_requested and not _request.deferred:
         raise StopRequested
 
 
@@ -184,9 +184,9 @@ def _ask(number: int, frame: Any) -> None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         return
-    if _request.asked and number == signal.SIGINT and os.environ.get("WORLD_SIZE", "1") == "1":
+    if _request.is_requested and number == signal.SIGINT and os.environ.get("WORLD_SIZE", "1") == "1":
         raise StopRequested
-    is_first, _request.asked = not _request.asked, True
+    is_first, _request.is_requested = not _request.is_requested, True
     if is_first and os.environ.get("RANK", "0") == "0":
         try:
             os.write(2, f"{signal.Signals(number).name}: stopping as soon as possible\n".encode())

@@ -39,7 +39,7 @@ from depl0.equivalence.comparison import (
     is_half_precision,
 )
 from depl0.errors import Depl0Error, TraceError
-from depl0.host.copies import attributes_kept, private_copy, untouched
+from depl0.host.copies import attributes_kept, forbid_access_to, isolated_deepcopy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_finite, check_host
 from depl0.replacements.base import kinds
@@ -95,7 +95,7 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
             trial.guessed = True
         result = replace(result, covered=trial.covered, refused=(*traces.refused, *trial.refused))
         if traces.cost is None:
-            with untouched(model):
+            with forbid_access_to(model):
                 dense = cost_of_copy(evaluation_copy(model), example)
         else:
             dense = traces.cost
@@ -146,7 +146,7 @@ class Trial:
     def __init__(self, host: nn.Module, copy: nn.Module, cases: Sequence[Case]) -> None:
         """Prepare a trial of ``host`` on ``copy``, whose weights are changed in place."""
         self._host = host
-        with untouched(host):
+        with forbid_access_to(host):
             self._model, self._cases = _in_full_precision(_randomize_constant_parameters(copy), cases)
         self.guessed = False
         """True if an assumption was made after a failure; then the example is compared in float64 as well."""
@@ -155,7 +155,7 @@ class Trial:
 
     def run(self, plan: Plan, spared: Collection[str] = ()) -> Failure | None:
         """Cut and compare, in evaluation mode on every input, and in training mode; ``spared`` groups are not cut."""
-        with untouched(self._host):
+        with forbid_access_to(self._host):
             try:
                 return self._run(plan, spared)
             except _UnlivelyError:  # the network does not run with other weights
@@ -315,7 +315,7 @@ def _in_full_precision(model: nn.Module, cases: Sequence[Case]) -> tuple[nn.Modu
     """Return a float32 form of a half-precision network, whose rounding would hide errors in the trial."""
     if not is_half_precision(model):
         return model, list(cases)
-    full = private_copy(model).float().eval()
+    full = isolated_deepcopy(model).float().eval()
     full_cases = [Case(case.what, case.inputs.map_tensors(partial(cast, dtype=torch.float32))) for case in cases]
     try:
         with torch.no_grad():

@@ -25,7 +25,7 @@ from depl0.equivalence.cases import Accepted, Case, CaseCollector
 from depl0.equivalence.comparison import NETWORKS, NOT_INDEPENDENT, max_error, stands_for
 from depl0.errors import Depl0Error, InputError, TraceError
 from depl0.host.calls import watch_checkpoints
-from depl0.host.copies import private_copy, untouched
+from depl0.host.copies import forbid_access_to, isolated_deepcopy
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import run_checked
 
@@ -104,11 +104,11 @@ class _Runs:
     """The passes of a copy of the host: its accepted inputs, its outputs, and its path on each of them."""
 
     def __init__(self, host: nn.Module, copy: nn.Module, example: ExampleInputs) -> None:
-        self.tried, self.recorders = private_copy(copy), dict[int, PathRecorder]()
+        self.tried, self.recorders = isolated_deepcopy(copy), dict[int, PathRecorder]()
         self._host = host
         self._must_run = must_run = 1 + len(example.others)
         self.cost: Cost | None = None
-        with untouched(host), torch.no_grad():
+        with forbid_access_to(host), torch.no_grad():
             collector = CaseCollector(self._run, example)
             limits = self.recorders[id(collector.cases[0].inputs)].limits
             self.index_limits = tuple(limits.get(number) for number in range(len(collector.example.tensors())))
@@ -119,7 +119,7 @@ class _Runs:
             if self.cost is None:
                 changes = "other batches and sizes (the network sets itself to the input that it is given)"
                 self.found = Accepted(self.found.cases[:must_run], self.found.outputs[:must_run], (changes,))
-                self.index_limits, self.tried = (), private_copy(copy)
+                self.index_limits, self.tried = (), isolated_deepcopy(copy)
         self._check_copy(copy)
 
     def _run(self, case: ExampleInputs) -> Any:
@@ -147,7 +147,7 @@ class _Runs:
         inputs = min(batches, key=ExampleInputs.numbers)
         training = PathRecorder()
         try:
-            with untouched(self._host), torch.enable_grad():
+            with forbid_access_to(self._host), torch.enable_grad():
                 inputs.call(partial(training.run, self.tried.train()))
         except Depl0Error:
             raise
@@ -184,7 +184,7 @@ def evaluation_copy(host: nn.Module) -> nn.Module:
     A gate multiplies a parameter. If an adapter is added to the parameter in evaluation mode and removed for training,
     as in LoRA layers, the gate would not multiply the parameter without the adapter.
     """
-    copy = private_copy(host)
+    copy = isolated_deepcopy(host)
     kinds = {type(module) for module in copy.modules()}
     if all(kind.train is nn.Module.train and kind.eval is nn.Module.eval for kind in kinds):
         return copy.eval()
@@ -204,7 +204,7 @@ def _record(host: nn.Module, copy: nn.Module, example: ExampleInputs, mode: str,
     """Record a pass, after a real one, so that caches outside the network contain real tensors."""
     copy.train(mode == "training")
     try:
-        with untouched(host), torch.no_grad():
+        with forbid_access_to(host), torch.no_grad():
             if not has_run:
                 example.call(copy)
     except Depl0Error:

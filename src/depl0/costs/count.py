@@ -22,9 +22,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from depl0._util.process import exclusive, library_defaults, warn_caller
 from depl0._util.random import isolated_random
-from depl0.host.copies import address_of, private_copy, untouched
+from depl0.host.copies import address_of, forbid_access_to, isolated_deepcopy
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import check_host, explained_run, module_stack
+from depl0.host.network import annotate_forward_errors, check_host, module_stack
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def cost(model: nn.Module, example_inputs: Any) -> Cost:
         >>> cost(nn.Linear(4, 3), torch.zeros(8, 4))
         Cost(params=15, macs=12)
     """
-    copy = private_copy(check_host(model))
-    with untouched(model):
+    copy = isolated_deepcopy(check_host(model))
+    with forbid_access_to(model):
         counted = cost_of_copy(copy, ExampleInputs.of(example_inputs))
     warn_of_uncounted(counted)
     return counted
@@ -91,7 +91,7 @@ def warn_of_uncounted(counted: Cost) -> None:
 
 def cost_of_copy(copy: nn.Module, example: ExampleInputs) -> Cost:
     """Count the cost of a network that is not used elsewhere."""
-    with explained_run(copy, example, "example_inputs"):
+    with annotate_forward_errors(copy, example, "example_inputs"):
         return counted_run(copy, example)[0]
 
 

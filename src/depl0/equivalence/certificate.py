@@ -25,7 +25,7 @@ from depl0.equivalence.comparison import (
 )
 from depl0.errors import CertificateError
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.copies import attributes_kept, private_copy, untouched
+from depl0.host.copies import attributes_kept, forbid_access_to, isolated_deepcopy
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import first_line
 from depl0.replacements.base import exact_tensors
@@ -70,7 +70,7 @@ def certify(
         CertificateError: if outputs differ.
     """
     exact = unrounded_tensors(host, scaled, positions, plan)
-    with untouched(host):
+    with forbid_access_to(host):
 
         def run(dtype: torch.dtype | None) -> tuple[Subject, Accepted]:
             reference = Subject.copy_of(host, scaled, dtype)
@@ -129,7 +129,7 @@ def _copy_stands_for(host: nn.Module, scaled: Mapping[str, Tensor], wanted: Acce
     case, output = wanted.smallest
     if stands_for(host, case.inputs, output, scaled):
         return True
-    with untouched(host):
+    with forbid_access_to(host):
         output = Subject.copy_of(host, scaled, None)(case.inputs)
     return stands_for(host, case.inputs, output, scaled)
 
@@ -162,7 +162,7 @@ def depends_on_input(plan: Plan, host: nn.Module, gates: Tensor, example: Exampl
 
     Closing a whole group leaves the shortcut around a block, but disconnects a plain chain.
     """
-    gated = Subject(private_copy(host).eval(), scaled_parameters(plan, host, gates))
+    gated = Subject(isolated_deepcopy(host).eval(), scaled_parameters(plan, host, gates))
     found = similar_cases(gated, example.on_device_of(host), 2, plan.index_limits)
     first, *others = [output_tensors(result) for result in found.outputs]
     return any(not torch.equal(a, b) for other in others for a, b in zip(first, other, strict=True))

@@ -23,7 +23,7 @@ from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, Case
 from depl0.errors import Depl0Error
 from depl0.host.calls import call_with
-from depl0.host.copies import attributes_kept, private_copy, run_host
+from depl0.host.copies import attributes_kept, isolated_deepcopy, run_host
 from depl0.host.inputs import ExampleInputs, TwoPasses, flatten_outputs, with_next_call
 from depl0.host.network import modes_kept, module_stack, path_of
 
@@ -178,7 +178,7 @@ class Subject:
     @classmethod
     def copy_of(cls, model: nn.Module, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> Subject:
         """Return a copy of a network in evaluation mode and a precision."""
-        copied = private_copy(model, dtype).eval()
+        copied = isolated_deepcopy(model, dtype).eval()
         parameters = dict(copied.named_parameters())
         with torch.no_grad():
             for name in tensors.keys() & parameters.keys():

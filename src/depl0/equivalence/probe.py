@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from depl0._util.random import isolated_random
 from depl0.equivalence.comparison import relative_error
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.host.inputs import ExampleInputs, output_tensors
 
 _MOST_NUMBERS = 2**25
@@ -100,7 +100,7 @@ def outputs_on(model: nn.Module, probe: Any) -> list[dict[str, Any]]:
     device, dtype = (floats[0].device, floats[0].dtype) if floats else (torch.device("cpu"), torch.float32)
     inputs = _rebuilt(probe, device, dtype)
     with torch.no_grad(), isolated_random():
-        outputs = inputs.call(private_copy(model).eval())
+        outputs = inputs.call(isolated_deepcopy(model).eval())
     return [_sample(tensor) for tensor in output_tensors(outputs)]
 
 

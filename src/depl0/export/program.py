@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from depl0.analysis.recording import quiet, user_frame
 from depl0.errors import TraceError
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host, first_line, run_checked
 
@@ -25,7 +25,7 @@ def capture(module: nn.Module, example: ExampleInputs | Tensor, *, dynamic_batch
     With ``dynamic_batch`` the first dimension of every input stays free. It is recorded with two images, because
     ``torch.export`` treats a size of one as a constant.
     """
-    copied = private_copy(check_host(module)).cpu().eval()
+    copied = isolated_deepcopy(check_host(module)).cpu().eval()
     inputs = ExampleInputs.of(example).map_tensors(lambda tensor: tensor.detach().cpu().clone())  # no view of a batch
     run_checked(copied, inputs)
     shapes = None

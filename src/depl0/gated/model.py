@@ -27,7 +27,7 @@ from depl0.gates.scaling import SiteScaling
 from depl0.gates.threshold import COSTS, Threshold, counted
 from depl0.host.calls import call_gated
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import Gated, check_whole, tied_names
+from depl0.host.network import Gated, require_unsharded, tied_names
 from depl0.select.gates import check_budget, minimum_share, select_gates
 from depl0.select.snapshot import Snapshot
 from depl0.surgery.extraction import (
@@ -172,7 +172,7 @@ class GatedModel(Gated):
             scaled = self._scaling(parameters, gates)
         except RuntimeError:
             for parameter in parameters.values():  # they may have been sharded since
-                check_whole(parameter)
+                require_unsharded(parameter)
             raise
         return call_gated(self.host, scaled, args, kwargs, self._ties, self.plan.checkpointing)
 
@@ -203,7 +203,7 @@ class GatedModel(Gated):
             return hard_concrete.evaluation_gates(self.log_alpha(), self.config.evaluation)
         if self.generator.conditioning == "gates":  # group by group; the noise of all gates is sampled at once
             uniform = torch.rand(self.plan.num_gates, device=self.device)
-            return hard_concrete.sample(self._located(self._scores(uniform)), uniform)
+            return hard_concrete.sample(self._apply_threshold(self._scores(uniform)), uniform)
         log_alpha = self.log_alpha()
         self._last.keep(log_alpha, self.generator, self._threshold)
         if self._image_gates is None:
@@ -227,7 +227,7 @@ class GatedModel(Gated):
             gates = hard_concrete.sample(log_alpha, uniform[place])
         return gates if self._removed is None else gates.masked_fill(self._removed[place], 0.0)
 
-    def _located(self, scores: Tensor) -> Tensor:
+    def _apply_threshold(self, scores: Tensor) -> Tensor:
         """Return log α for the generator's scores: with a budget relative to the threshold, else the scores."""
         log_alpha: Tensor = scores if self._threshold is None else self._threshold(scores)
         return log_alpha
@@ -304,7 +304,7 @@ class GatedModel(Gated):
 
         If groups are conditioned on gates, the previous groups' evaluation gates are used.
         """
-        return self._located(self._scores())
+        return self._apply_threshold(self._scores())
 
     def open_probability(self) -> Tensor:
         """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
@@ -465,7 +465,7 @@ class GatedModel(Gated):
         if self._fixed is not None or not self.training:
             return self.open_probability()
         if self.generator.conditioning == "gates":
-            log_alpha = self._located(self._scores(torch.rand(self.plan.num_gates, device=self.device)))
+            log_alpha = self._apply_threshold(self._scores(torch.rand(self.plan.num_gates, device=self.device)))
         else:
             last = self._last.current(self.generator, self._threshold)
             log_alpha = self.log_alpha() if last is None else last

@@ -25,7 +25,7 @@ from depl0.host.network import modes_kept, tied_names
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def private_copy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
+def isolated_deepcopy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """Copy the host, optionally in another precision, so that the analysis cannot modify it.
 
     Tensors that a network stores from its last pass (activations, attention maps) belong to an autograd graph that
@@ -199,7 +199,7 @@ def attributes_kept(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def untouched(host: nn.Module) -> Iterator[None]:
+def forbid_access_to(host: nn.Module) -> Iterator[None]:
     """Run copies of a host: any access to the host itself raises an error before it can change the host."""
     attributes = _Attributes(host)
     try:

@@ -47,7 +47,7 @@ def check_host(model: object) -> nn.Module:
     return model
 
 
-def check_whole(parameter: Tensor) -> None:
+def require_unsharded(parameter: Tensor) -> None:
     """Raise an error for a parameter that is sharded over several processes (FSDP2, tensor parallelism)."""
     loaded = sys.modules.get("torch.distributed.tensor")  # no such parameters exist before it is imported
     if loaded is not None and isinstance(parameter, loaded.DTensor):
@@ -61,7 +61,7 @@ def check_whole(parameter: Tensor) -> None:
 def _check_values(model: nn.Module) -> None:
     """Raise an error for a network whose parameters have no values (meta tensors), which cannot be compared."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        check_whole(tensor)
+        require_unsharded(tensor)
         if is_lazy(tensor):
             raise InputError(
                 f"{name} has no shape yet.", hint="run the network once, which sets the sizes of its lazy layers."
@@ -132,12 +132,12 @@ def module_stack() -> Iterator[list[nn.Module]]:
 
 def run_checked(model: nn.Module, example: ExampleInputs, call: Callable[..., Any] | None = None) -> Any:
     """Run the network once, in its current mode, by calling it or ``call``; a failure is reported with its layer."""
-    with explained_run(model, example, "example_inputs"), torch.no_grad():
+    with annotate_forward_errors(model, example, "example_inputs"), torch.no_grad():
         return example.call(call or model)
 
 
 @contextmanager
-def explained_run(model: nn.Module, example: ExampleInputs, name: str) -> Iterator[None]:
+def annotate_forward_errors(model: nn.Module, example: ExampleInputs, name: str) -> Iterator[None]:
     """Add the layer and its inputs to the error of a network that fails inside the context."""
     running: list[nn.Module] = []
     try:

@@ -18,7 +18,7 @@ from typing_extensions import Unpack
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import InputError
 from depl0.gated import GatedModel, attach
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.search.config import SearchConfig
 from depl0.search.one_shot import prune as prune_network
 from depl0.search.search import Search
@@ -93,7 +93,7 @@ def images(yolo: YOLO, source: Any, *, count: int = 64, batch: int = 16, imgsz: 
     found: list[Tensor] = []
     done = 0
     imgsz = imgsz or yolo.overrides.get("imgsz") or 640
-    reader = _with_network(yolo, private_copy(_network_of(yolo)))
+    reader = _with_network(yolo, isolated_deepcopy(_network_of(yolo)))
     reader.model.register_forward_pre_hook(lambda _, args: found.append(args[0].detach().float().cpu()))
     for done, _ in enumerate(reader.predict(source, imgsz=imgsz, rect=False, stream=True, verbose=False), 1):
         if done == count:
@@ -190,7 +190,7 @@ def _network_of(yolo: YOLO) -> nn.Module:
 
 def _trainable_copy(network: nn.Module) -> nn.Module:
     """Return a trainable copy, because the parameters of a loaded file do not require gradients."""
-    copied = private_copy(network).float()
+    copied = isolated_deepcopy(network).float()
     for name, parameter in copied.named_parameters():
         parameter.requires_grad_(".dfl" not in name)  # the weights of the distance bins, which are never trained
     return copied
@@ -198,7 +198,7 @@ def _trainable_copy(network: nn.Module) -> nn.Module:
 
 def _for_ultralytics(network: nn.Module) -> nn.Module:
     """Return a copy without any objects of depl0."""
-    copied = private_copy(network)
+    copied = isolated_deepcopy(network)
     forget(copied)
     foreign = [name for name, module in copied.named_modules() if type(module).__module__.partition(".")[0] == "depl0"]
     if foreign:
@@ -235,7 +235,7 @@ def _keeping_norms(base: Any) -> type:
 
         def on_copy(self, call: Any, args: Any, kwargs: Any) -> Any:
             network = self.model
-            self.model = private_copy(network)
+            self.model = isolated_deepcopy(network)
             try:
                 return call(*args, **kwargs)
             finally:
@@ -275,7 +275,7 @@ def _trainer(yolo: YOLO, network: nn.Module) -> type:
     class CompactTrainer(base):  # type: ignore[misc]
         def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> nn.Module:
             _check_classes(network, self.data)
-            return private_copy(network)
+            return isolated_deepcopy(network)
 
     return CompactTrainer
 
@@ -306,7 +306,7 @@ def _search_trainer(
 
         def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> GatedModel:
             _check_classes(network, self.data)
-            return attach(private_copy(network), example, config)
+            return attach(isolated_deepcopy(network), example, config)
 
         def set_model_attributes(self) -> None:
             self.on_host(super().set_model_attributes)

@@ -127,7 +127,7 @@ class RecurrentGenerator(BoundedGenerator):
     def _walk(self, biases: Tensor, wanted: Tensor | None, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """Step through the gates of one group. With ``wanted`` pre-activations, set each bias on the way."""
         scale = 1 / _HIDDEN if self.preset.mean_input else 1.0
-        hidden, cell = map(self.carry, memory) if memory else self.weight.new_zeros(2, _HIDDEN)
+        hidden, cell = map(self.scale_gradient, memory) if memory else self.weight.new_zeros(2, _HIDDEN)
         value, common = previous[-1:], self.common()
         pre_activations = []
         for gate, bias in enumerate(torch.split(biases, 1)):

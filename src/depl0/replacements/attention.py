@@ -20,7 +20,7 @@ from depl0.analysis.propagate import Axis, LayerUse, ModuleCall, Propagation, Re
 from depl0.analysis.recording import Graph, operator_name, shape_of
 from depl0.analysis.rules.operators import layer_parts
 from depl0.analysis.rules.rulebook import layer_name
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.replacements.base import ModuleNodes, Replacement, outermost_calls, reads_and_gives, replace_module
 
 _NOISE = 4099
@@ -237,7 +237,7 @@ class AttentionReplacement(Replacement):
             return None
         rng = torch.Generator().manual_seed(0)
         try:
-            tried = private_copy(module).double().eval()
+            tried = isolated_deepcopy(module).double().eval()
             for child in tried.modules():
                 if isinstance(child, nn.Dropout):
                     child.p = 0.0

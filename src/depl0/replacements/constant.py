@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from depl0.analysis.propagate import Axis
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import module_stack, path_of
 from depl0.replacements.base import Replacement, replace_module
@@ -146,7 +146,7 @@ def workable(compact: nn.Module, removals: Sequence[Removal], example: ExampleIn
     """Return the removals with which a network still runs: some code reads a layer's weight instead of calling it."""
     left = list(removals)
     while left:
-        candidate = private_copy(compact).eval()
+        candidate = isolated_deepcopy(compact).eval()
         remove(candidate, left)
         running: list[nn.Module] = []
         try:

@@ -24,7 +24,7 @@ from torch.utils import _pytree as pytree
 from depl0.analysis.labels import Channels, Opaque, Reason
 from depl0.analysis.propagate import Axis, ModuleCall, Propagation, ReplacedModule
 from depl0.analysis.recording import Graph, arguments, is_in_place, operator_name, shape_of, stack_of
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.replacements.base import ModuleNodes, Replacement, reads_and_gives, replace_module
 
 
@@ -148,7 +148,7 @@ def recognise(module: nn.Module, dim: int, ndim: int, width: int, epsilons: Iter
         return None
     rng = torch.Generator().manual_seed(0)
     try:
-        tried = private_copy(module).double()
+        tried = isolated_deepcopy(module).double()
         shape = [2, *(3 + place for place in range(1, ndim))]
         shape[dim] = width
         x = torch.randn(shape, generator=rng, dtype=torch.float64) + 0.5

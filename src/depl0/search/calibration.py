@@ -32,7 +32,7 @@ from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.host.copies import run_host
 from depl0.host.inputs import ExampleInputs, as_tensors
-from depl0.host.network import explained_run
+from depl0.host.network import annotate_forward_errors
 from depl0.search.recovery.memory import BATCH
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -171,7 +171,7 @@ def _check(host: nn.Module, inputs: Any, name: str, tried: set[Any]) -> None:
     kind = tuple((tensor.dtype, tensor.shape[1:]) for tensor in example.tensors())
     if kind not in tried:
         tried.add(kind)
-        with explained_run(host, example, name):
+        with annotate_forward_errors(host, example, name):
             run_host(host, example.first())
 
 

@@ -18,7 +18,7 @@ from depl0._util.user_code import call_of_user
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel, attach
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.host.network import check_host, first_line
 from depl0.search.calibration import (
     MOST_BATCHES,
@@ -148,7 +148,7 @@ def prune(
         data = list(islice(data, max(steps, MOST_BATCHES))) if isinstance(data, Iterator) else data
         for batch in islice(data, 1):
             _check_targets(_pair(batch)[1], loss)
-    original = private_copy(check_host(model))
+    original = isolated_deepcopy(check_host(model))
     networks: dict[float, nn.Module] = {}
     with ProgressLine(quiet=quiet) as progress:
         progress.phase("analysing")
@@ -226,7 +226,7 @@ def _attached(
     """Attach gates by the first of these configurations that can reach the budgets."""
     for config in choices:
         try:
-            gated = attach(private_copy(model), example_inputs, config)
+            gated = attach(isolated_deepcopy(model), example_inputs, config)
             network = gated.snapshot()
             for share in budgets:
                 check_budget(network, gated.config.changed(budget=share))

@@ -21,8 +21,8 @@ from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gated.wrapping import check_wrappers
 from depl0.gates import hard_concrete
-from depl0.host.copies import private_copy
-from depl0.host.network import check_whole
+from depl0.host.copies import isolated_deepcopy
+from depl0.host.network import require_unsharded
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.config import CutPolicy, SearchChanges, SearchConfig
 from depl0.search.freezing import Freezing, absorb_bn_and_sync, fit_to_frozen, freeze_network
@@ -150,7 +150,7 @@ class Search:
             check_wrappers(self.gated, self.config.cut == "progressive" or self.config.warmup > 0)
             self._has_begun = True
         for parameter in islice(self.gated.weight_parameters(), 1):
-            check_whole(parameter)
+            require_unsharded(parameter)
         shrank = state.done < self.steps and self._check_gates()
         if not state.frozen and state.done >= self.config.warmup * self.steps - 1e-9:
             self._release()
@@ -430,7 +430,7 @@ class Search:
 
     def _averaged(self, average: nn.Module) -> GatedModel:
         """Return a copy of the frozen model with averaged weights, adjusted to the gates."""
-        own, copied = private_copy(self.gated), self._copy_in(average)
+        own, copied = isolated_deepcopy(self.gated), self._copy_in(average)
         assert isinstance(own, GatedModel), "a copy is of the same class"
         own.host.load_state_dict(copied.state_dict())
         fit_to_frozen(own, **self._fitting)

@@ -118,7 +118,7 @@ def _least_open(network: Snapshot, config: GateConfig, scores: Tensor) -> Tensor
     is_open = torch.zeros(network.plan.num_gates, dtype=torch.bool)
     for group in network.plan.groups:
         order = scores[group.gates].argsort(descending=True, stable=True) + group.offset
-        is_open[order[~network.removed[order]][: config.least_gates(group.name, group.size)]] = True
+        is_open[order[~network.removed[order]][: config.min_gates(group.name, group.size)]] = True
     return is_open
 
 
@@ -161,7 +161,7 @@ def check_budget(network: Snapshot, config: GateConfig) -> None:
         )
 
 
-def sensible_share(network: Snapshot, of: BudgetKind) -> float:
+def recommended_minimum(network: Snapshot, of: BudgetKind) -> float:
     """Return the fraction of the cost if every group keeps a sixteenth of its channels, and at least two."""
     is_open = torch.zeros(network.plan.num_gates, dtype=torch.bool)
     for group in network.plan.groups:
@@ -172,7 +172,7 @@ def sensible_share(network: Snapshot, of: BudgetKind) -> float:
 
 def budget_warning(network: Snapshot, budget: float, of: BudgetKind) -> str | None:
     """Return a warning if a network of this budget would hardly be better than chance, else None."""
-    sensible = sensible_share(network, of)
+    sensible = recommended_minimum(network, of)
     if budget >= sensible:
         return None
     return (

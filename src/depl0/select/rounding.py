@@ -34,8 +34,8 @@ def round_to_nearest(network: Snapshot, config: GateConfig, scores: Tensor, is_o
     A group with fewer than N channels keeps all of them; no other group keeps fewer than N. With
     ``config.remove_blocks``, groups whose gates are all closed are unchanged, because their layers will be removed.
     """
-    ladders = _ladders(network, config, scores, is_open)
-    return _chosen(ladders, [ladder.nearest for ladder in ladders], is_open)
+    all_options = _all_options(network, config, scores, is_open)
+    return _chosen(all_options, [options.nearest for options in all_options], is_open)
 
 
 def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> Tensor:
@@ -48,17 +48,17 @@ def round_within(network: Snapshot, config: GateConfig, scores: Tensor, is_open:
         is_open: the gates that the scores alone would open.
     """
     assert config.budget is not None
-    ladders = _ladders(network, config, scores, is_open)
+    all_options = _all_options(network, config, scores, is_open)
     worth = gate_values(network, config, scores, is_open)
-    values = tuple(worth[ladder.order].cumsum(0)[torch.tensor(ladder.rungs) - 1].numpy() for ladder in ladders)
-    tables, dense = _cost_tables(network, config, ladders, is_open)
+    values = tuple(worth[options.order].cumsum(0)[torch.tensor(options.widths) - 1].numpy() for options in all_options)
+    tables, dense = _cost_tables(network, config, all_options, is_open)
     budget = _largest_cost(config.budget, dense)
     for _ in range(TRIES):
         problem = Knapsack(values, tables, budget)
-        places = solve(problem, [ladder.nearest for ladder in ladders])
+        places = solve(problem, [options.nearest for options in all_options])
         if places is None:
             break
-        chosen = _chosen(ladders, places, is_open)
+        chosen = _chosen(all_options, places, is_open)
         over = network.share(chosen, config.of) - config.budget
         if over <= 0:
             return chosen
@@ -89,25 +89,25 @@ def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Ten
         own = removable[group.gates]
         alive = group.size - int(removed[group.gates].sum())
         left = alive - int(own.sum())
-        rungs = _rungs(step, group.size, alive, config.least_gates(group.name, group.size))
-        wanted = next((rung for rung in rungs if rung >= left), alive)
+        widths = _widths(step, group.size, alive, config.min_gates(group.name, group.size))
+        wanted = next((rung for rung in widths if rung >= left), alive)
         by_score = scores[group.gates].argsort(descending=True, stable=True)
         staying = by_score[own[by_score]][: wanted - left]
         removable[staying + group.offset] = False
     return removable
 
 
-def _rungs(step: int, size: int, alive: int, least: int = 0) -> list[int]:
+def _widths(step: int, size: int, alive: int, least: int = 0) -> list[int]:
     """Return the allowed numbers of gates of a group, at least ``least``, out of those that can be opened.
 
-    >>> _rungs(8, size=20, alive=20), _rungs(8, size=20, alive=17), _rungs(8, size=5, alive=4)
+    >>> _widths(8, size=20, alive=20), _widths(8, size=20, alive=17), _widths(8, size=5, alive=4)
     ([8, 16, 20], [8, 16], [4])
-    >>> _rungs(8, size=20, alive=20, least=9)
+    >>> _widths(8, size=20, alive=20, least=9)
     [16, 20]
     """
     multiples = list(range(step, alive + 1, step))
-    rungs = multiples if multiples and (alive < size or multiples[-1] == size) else [*multiples, alive]
-    return [rung for rung in rungs if rung >= least] or rungs[-1:]
+    widths = multiples if multiples and (alive < size or multiples[-1] == size) else [*multiples, alive]
+    return [rung for rung in widths if rung >= least] or widths[-1:]
 
 
 def _gates_per_step(plan: Plan, round_to: int) -> Iterator[int]:
@@ -125,29 +125,29 @@ def _gates_per_step(plan: Plan, round_to: int) -> Iterator[int]:
         yield round_to // math.gcd(round_to, max(channels, 1))
 
 
-def _ladders(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> list[_Ladder]:
+def _all_options(network: Snapshot, config: GateConfig, scores: Tensor, is_open: Tensor) -> list[_WidthOptions]:
     plan, alive = network.plan, ~network.removed
     return [
-        ladder
+        options
         for group, step in zip(plan.groups, _gates_per_step(plan, config.round_to), strict=True)
-        if (ladder := _Ladder.of(group, step, is_open, alive, scores, config)) is not None
+        if (options := _WidthOptions.of(group, step, is_open, alive, scores, config)) is not None
     ]
 
 
 @dataclass(frozen=True)
-class _Ladder:
+class _WidthOptions:
     """The allowed numbers of gates of one group."""
 
     order: Tensor
     """The group's gates, the best first."""
-    rungs: list[int]
+    widths: list[int]
     nearest: int
     """Index of the number nearest to the currently open gates; the larger one if two are equally near."""
 
     @classmethod
     def of(
         cls, group: Group, step: int, is_open: Tensor, alive: Tensor, scores: Tensor, config: GateConfig
-    ) -> _Ladder | None:
+    ) -> _WidthOptions | None:
         """Return the allowed numbers of a group; None if it has no gates or is not to be changed."""
         own, opened = scores[group.gates], is_open[group.gates]
         count = int(opened.sum())
@@ -156,22 +156,22 @@ class _Ladder:
         by_score = own.argsort(descending=True, stable=True)
         by_score = by_score[alive[group.gates][by_score]]
         order = by_score[opened[by_score].long().argsort(descending=True, stable=True)]  # open gates come first
-        rungs = _rungs(step, group.size, len(order), config.least_gates(group.name, group.size))
-        nearest = min(range(len(rungs)), key=lambda place: (abs(rungs[place] - count), -rungs[place]))
-        return cls(order + group.offset, rungs, nearest)
+        widths = _widths(step, group.size, len(order), config.min_gates(group.name, group.size))
+        nearest = min(range(len(widths)), key=lambda place: (abs(widths[place] - count), -widths[place]))
+        return cls(order + group.offset, widths, nearest)
 
     @property
     def choices(self) -> Tensor:
         """Return a mask of the kept gates for every number, in order."""
-        return torch.arange(len(self.order)) < torch.tensor(self.rungs)[:, None]
+        return torch.arange(len(self.order)) < torch.tensor(self.widths)[:, None]
 
 
-def _chosen(ladders: list[_Ladder], places: Places, is_open: Tensor) -> Tensor:
+def _chosen(all_options: list[_WidthOptions], places: Places, is_open: Tensor) -> Tensor:
     chosen = is_open.clone()
-    for ladder, place in zip(ladders, places, strict=True):
-        keep = ladder.rungs[place]
-        chosen[ladder.order[:keep]] = True
-        chosen[ladder.order[keep:]] = False
+    for options, place in zip(all_options, places, strict=True):
+        keep = options.widths[place]
+        chosen[options.order[:keep]] = True
+        chosen[options.order[keep:]] = False
     return chosen
 
 
@@ -186,12 +186,12 @@ def gate_values(network: Snapshot, config: GateConfig, scores: Tensor, is_open: 
 
 
 def _cost_tables(
-    network: Snapshot, config: GateConfig, ladders: list[_Ladder], is_open: Tensor
+    network: Snapshot, config: GateConfig, all_options: list[_WidthOptions], is_open: Tensor
 ) -> tuple[PairwiseCost, float]:
     """Return the cost of all choices, and the dense cost in the same unit."""
     others = is_open.clone()
-    for ladder in ladders:
-        others[ladder.order] = False
+    for options in all_options:
+        others[options.order] = False
     terms = network.expected.terms(counted(config.of))
-    tables = pairwise(terms, [(ladder.order, ladder.choices) for ladder in ladders], others)
+    tables = pairwise(terms, [(options.order, options.choices) for options in all_options], others)
     return tables, terms.total(torch.ones(network.plan.num_gates))

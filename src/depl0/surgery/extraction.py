@@ -25,7 +25,7 @@ from depl0.equivalence.certificate import Certificate, certify, precision_name, 
 from depl0.equivalence.comparison import NETWORKS, Subject, compare
 from depl0.errors import CertificateError, InputError
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import canonical_names, evaluation_mode
 from depl0.replacements.constant import removable, remove, workable
@@ -36,7 +36,7 @@ from depl0.surgery.slicing import cut_to, kept_gates, kept_positions, sliced
 def fold_and_cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tuple[nn.Module, dict[str, Tensor]]:
     """Fold gates into a copy of the host and slice it. Return the copy and the gated parameters it was made from."""
     scaled = scaled_parameters(plan, host, gates)
-    compact = private_copy(host)
+    compact = isolated_deepcopy(host)
     with torch.no_grad():
         for name, parameter in compact.named_parameters():
             if name in scaled:
@@ -105,7 +105,7 @@ class Shrunk:
 def shrink(plan: Plan, host: nn.Module, kept: Tensor) -> Shrunk:
     """Build a host that only has the channels of these gates, and return it with its positions in the former host."""
     positions = kept_positions(plan, kept)
-    smaller = private_copy(host)
+    smaller = isolated_deepcopy(host)
     cut_to(smaller, positions, plan.replacements)
     return Shrunk(_shrunk_plan(plan, positions), smaller, _moved(host, smaller, positions), positions)
 

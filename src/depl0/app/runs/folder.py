@@ -110,7 +110,7 @@ class RunFolder:
         self._write("metrics.jsonl", metrics)
         self.gates.restore(gates)
 
-    def keep_answers(self, answers: dict[str, Any]) -> None:
+    def keep_predictions(self, answers: dict[str, Any]) -> None:
         """Write ``answers.json``: correct predictions by class, and images with a changed prediction."""
         self._write("answers.json", _json(answers))
 

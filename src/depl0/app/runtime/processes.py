@@ -19,7 +19,7 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import nn
 
-from depl0._util.progress import StopRequested, stop_asked, stop_on_signals
+from depl0._util.progress import StopRequested, stop_on_signals, stop_requested
 from depl0._util.random import seed_everything
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.runs.folder import RunFolder, locked
@@ -199,7 +199,7 @@ def explain_failures(accelerator: Accelerator, folder: RunFolder) -> Iterator[No
             hint=f"free some space or repair the disk, then {CONTINUE}",
         ) from error
     except RuntimeError as error:
-        if stop_asked():  # the same signal has ended another process or a data-loading worker
+        if stop_requested():  # the same signal has ended another process or a data-loading worker
             raise StopRequested from error
         lost = isinstance(error, getattr(torch.distributed, "DistError", ())) or _LOST.search(str(error))
         if accelerator.num_processes == 1 or not lost:

@@ -74,7 +74,7 @@ def final_scores(accelerator: Accelerator, model: nn.Module, data: Data, task: T
 # -- predictions -------------------------------------------------------------------------------------------------------
 
 
-def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Module) -> dict[str, Any] | None:
+def compare_predictions(session: Session, dense: nn.Module | None, compact: nn.Module) -> dict[str, Any] | None:
     """Return the content of ``answers.json``; None if the task is not classification, or has too many classes.
 
     Args:
@@ -118,7 +118,7 @@ def compare_answers(session: Session, dense: nn.Module | None, compact: nn.Modul
     }
 
 
-def right_in_classes(session: Session, network: nn.Module) -> list[int] | None:
+def correct_by_class(session: Session, network: nn.Module) -> list[int] | None:
     """Return the number of correct predictions in each class; None if the task is not classification."""
     if not _has_classes(session):
         return None

@@ -14,7 +14,7 @@ from depl0.app.runs.records import layer_table, measured, settled_epoch
 from depl0.app.runtime.execution import set_contiguous
 from depl0.app.runtime.guard import check, wrong_parameter
 from depl0.app.runtime.processes import check_same
-from depl0.app.training.evaluate import Scores, compare_answers, final_scores
+from depl0.app.training.evaluate import Scores, compare_predictions, final_scores
 from depl0.app.training.session import Session
 from depl0.app.training.setup import model_factory
 from depl0.costs.count import cost
@@ -41,12 +41,12 @@ def finalize(
         set_contiguous(network)
     scores = final_scores(accelerator, compact, session.data, session.task)
     summary = _summary(session, gated, record, scores, (dense, compact), example)
-    answers = compare_answers(session, trained, compact)
+    answers = compare_predictions(session, trained, compact)
     check_stop()
     if accelerator.is_main_process:
         files.save(compact, session.folder.compact)
         if answers is not None:
-            session.folder.keep_answers(answers)
+            session.folder.keep_predictions(answers)
         session.folder.finish(summary)
         session.trackers.log_result(session.folder, summary)
     return summary

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import broadcast_buffers
-from depl0._util.progress import stop_asked, stop_deferred
+from depl0._util.progress import stop_deferred, stop_requested
 from depl0.app.runtime.execution import compiled, match_state_layout, set_channels_last
 from depl0.app.runtime.guard import explain_batch_norm
 from depl0.app.runtime.processes import any_rank, release
@@ -161,7 +161,7 @@ class _Timing:
 def _after_step(session: Session, phase: Phase, timing: _Timing, epoch: int, step: int, sums: Sums) -> None:
     """Stop on non-finite values or on request, and save if a checkpoint is due."""
     last = step == session.data.train.steps
-    asked = stop_asked() and session.accelerator.num_processes == 1  # several processes stop together, at a check
+    asked = stop_requested() and session.accelerator.num_processes == 1  # several processes stop together, at a check
     if not (last or asked or timing.is_check_due() or timing.is_step_to_save()):
         return
     names = [scheduled.name for scheduled in phase.optimizers]
@@ -187,7 +187,7 @@ def _save_or_stop(
     session: Session, phase: Phase, timing: _Timing, epoch: int, step: int, sums: Sums | None, *, is_due: bool
 ) -> None:
     """Save if a checkpoint is due in any process or a stop was requested, and then stop."""
-    stop, due = any_rank(session.accelerator, stop_asked(), is_due)
+    stop, due = any_rank(session.accelerator, stop_requested(), is_due)
     if stop or due:
         save_phase(session, phase, epoch, step, sums)
         timing.note_saved()

@@ -22,7 +22,7 @@ from depl0.app.runs.progress import Quiet, Reporter, shown_as
 from depl0.app.runtime.execution import threads_by_work
 from depl0.app.runtime.processes import make_accelerator, stoppable
 from depl0.app.tasks.classification import Classification, Segmentation
-from depl0.app.training.evaluate import evaluate, final_scores, right_in_classes
+from depl0.app.training.evaluate import correct_by_class, evaluate, final_scores
 from depl0.app.training.finalize import finalize
 from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import finetune_optimizer, weight_optimizer
@@ -168,7 +168,7 @@ def _measure_dense(session: Session, host: nn.Module) -> None:
         dense = copy.deepcopy(host)
         run_phase(session, dense_phase(session, dense))
         scores = final_scores(session.accelerator, dense, session.data, session.task)
-        state.dense_right = right_in_classes(session, dense)
+        state.dense_right = correct_by_class(session, dense)
     if scores is not None:
         state.dense_score, state.dense_validation = scores
     state.has_dense_score = True

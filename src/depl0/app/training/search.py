@@ -36,7 +36,7 @@ from depl0.config import GateConfig, PenaltyKind, PenaltyScale
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import COSTS
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.search.calibration import MOST_BATCHES, Calibration
 from depl0.search.config import SearchConfig
 from depl0.search.freezing import Freezing, freeze_network
@@ -232,7 +232,7 @@ def _cut_in_rounds(
     gated.free_gates()
     defaults = GateConfig()
     given = {name for name in ("round_to", "min_share") if getattr(config, name) != getattr(defaults, name)}
-    original, inputs = private_copy(gated.host), data.inputs()
+    original, inputs = isolated_deepcopy(gated.host), data.inputs()
     with shown_as(session.reporter, "scoring and fitting"):
         for _, freezing in cut_in_rounds(gated, original, inputs, [budget], config, given):
             found = freezing

@@ -110,10 +110,10 @@ class Generator(nn.Module, abc.ABC):
 
     def feed(self, log_alpha: Tensor) -> Tensor:
         """Turn one group's log α into the next group's input."""
-        carried = self.carry(log_alpha)
+        carried = self.scale_gradient(log_alpha)
         return carried / self.preset.bound if self.preset.feed == "scaled" else carried
 
-    def carry(self, values: Tensor) -> Tensor:
+    def scale_gradient(self, values: Tensor) -> Tensor:
         """Return the same values with their gradient multiplied by the preset's ``carry_gradient``."""
         factor = self.preset.carry_gradient
         if factor == 0:
@@ -122,7 +122,7 @@ class Generator(nn.Module, abc.ABC):
 
     def feed_gates(self, gates: Tensor) -> Tensor:
         """Turn one group's gates into the next group's input, mapped to (−1, 1) if log α is scaled, else unchanged."""
-        carried = self.carry(gates)
+        carried = self.scale_gradient(gates)
         return carried * 2 - 1 if self.preset.feed == "scaled" else carried
 
     def forward(self) -> Tensor:
@@ -216,7 +216,7 @@ class BoundedGenerator(Generator):
 
     def feed_squashed(self, squashed: Tensor) -> Tensor:
         """Compute :meth:`feed` from log α/c instead of log α: a scaled input then needs no multiplication by c."""
-        carried = self.carry(squashed)
+        carried = self.scale_gradient(squashed)
         return carried if self.preset.feed == "scaled" else carried * self.preset.bound
 
     @torch.no_grad()

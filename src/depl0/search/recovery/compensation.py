@@ -29,7 +29,7 @@ from depl0.analysis.plan import Plan
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.host.inputs import ExampleInputs, without_cache
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.consumers import (
@@ -149,7 +149,7 @@ def _gates_around(gated: GatedModel, closed: Tensor, before: Tensor | None) -> t
 
 def folded(plan: Plan, host: nn.Module, gates: Tensor) -> nn.Module:
     """Return a copy of the host with gates multiplied into its parameters, in evaluation mode."""
-    copy = private_copy(host).eval()
+    copy = isolated_deepcopy(host).eval()
     scaled = scaled_parameters(plan, host, gates)
     with torch.no_grad():
         for name, parameter in copy.named_parameters():

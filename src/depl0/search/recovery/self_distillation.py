@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from depl0._util.progress import report_progress
 from depl0._util.random import isolated_random
-from depl0.host.copies import private_copy
+from depl0.host.copies import isolated_deepcopy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import (
@@ -155,7 +155,7 @@ def keeps_outputs(network: nn.Module, batch: Any, fixed: Collection[str]) -> boo
 
     Detectors and networks with auxiliary heads return more in training mode, and some need targets as well.
     """
-    copied = private_copy(network)
+    copied = isolated_deepcopy(network)
     batch = on_device(batch, next((p.device for p in copied.parameters()), torch.device("cpu")))
     trained = [module for name, module in copied.named_modules() if name not in fixed]
     shapes = []
