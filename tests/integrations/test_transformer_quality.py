@@ -182,4 +182,5 @@ def test_one_call_is_at_least_as_good_as_wanda_sp(name: str) -> None:
     other = wanda_sp(network, data[0], depl0.info(pruned).macs_left)
     assert depl0.info(other).macs_left >= depl0.info(pruned).macs_left
     assert loss(network, case) < 1.0  # it has learned
-    assert loss(pruned, case) <= 1.02 * loss(other, case)  # level, or better
+    behind = 1.02 if name == "experts" else 1.0  # fused experts cannot be refitted: measured 1.7 % behind
+    assert loss(pruned, case) <= behind * loss(other, case)
