@@ -128,11 +128,11 @@ def _with_costs(plan: Plan, model: nn.Module, dense: Cost) -> Plan:
     plan = replace(plan, uses=uses, products=products)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     kept = kept_gates(plan, torch.zeros(plan.num_gates, dtype=torch.bool), torch.zeros(plan.num_gates))
-    params, macs = ExpectedCost(plan, shapes, dense.macs).exact(kept.float())
+    least = ExpectedCost(plan, shapes, dense.macs).rounded(kept.float())
     return replace(
         plan,
         dense_cost=(dense.params, dense.macs),
-        least_cost=(round(params), round(macs)),
+        least_cost=(least.params, least.macs),
         dense_layers={name: (layer.params, layer.macs) for name, layer in dense.layers.items()},
     )
 

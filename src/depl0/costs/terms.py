@@ -10,7 +10,7 @@ group and a table for each pair of groups that share a layer.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,26 +25,6 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class CostTerms:
-    """The terms of one cost, in float64 on the CPU."""
-
-    axis_of: Tensor
-    gate_of: Tensor
-    count: Tensor
-    """One entry for each (axis, gate): the number of positions of the axis with this gate."""
-    fixed: Tensor
-    """Number of positions without a gate, for every axis."""
-    pairs: Tensor
-    """Cost of a pair of positions of two axes, half on each side of the diagonal."""
-    constant: float
-
-    def total(self, is_open: Tensor) -> float:
-        """Return the cost with these gates open."""
-        per_axis = self.fixed.index_add(0, self.axis_of, is_open.double()[self.gate_of] * self.count)
-        return self.constant + float(torch.dot(per_axis, self.pairs.mv(per_axis)))
-
-
-@dataclass(frozen=True)
 class PairwiseCost:
     """The cost of a choice for every group: ``constant + Σ single[g][c_g] + Σ pairs[g][h][c_g, c_h]`` over g < h."""
 
@@ -54,21 +34,23 @@ class PairwiseCost:
     """For every group, the tables of the groups it shares a layer with, of shape (own choices, their choices)."""
 
 
-def pairwise(terms: CostTerms, choices: Sequence[tuple[Tensor, Tensor]], others: Tensor) -> PairwiseCost:
+def pairwise(
+    terms: Mapping[str, Tensor], row: int, choices: Sequence[tuple[Tensor, Tensor]], others: Tensor
+) -> PairwiseCost:
     """Split a cost by groups.
 
     Args:
-        terms: the cost.
+        terms: the constants of an expected cost, in float64.
+        row: the row of these constants: 0 for parameters, 1 for MACs.
         choices: for every group its gates, and a boolean matrix (choices, gates) of the open gates.
         others: a mask over all gates: the open ones that belong to none of these groups.
     """
-    axes, num_gates = len(terms.fixed), len(others)
-    counts = torch.zeros(axes, num_gates, dtype=torch.float64)
-    counts.index_put_((terms.axis_of, terms.gate_of), terms.count, accumulate=True)
-    each, fixed = terms.pairs.numpy(), (terms.fixed + counts @ others.double()).numpy()
+    counts = torch.zeros(len(terms["fixed"]), len(others), dtype=torch.float64)
+    counts.index_put_((terms["axis_of"], terms["gate_of"]), terms["count"], accumulate=True)
+    each, fixed = terms["pairs"][row].numpy(), (terms["fixed"] + counts @ others.double()).numpy()
     both = 2 * each  # the matrix is symmetric
     positions = [(is_open.double() @ counts[:, gates].T).numpy() for gates, is_open in choices]  # (choices, axes)
-    constant = terms.constant + float(fixed @ each @ fixed)
+    constant = float(terms["constants"][row]) + float(fixed @ each @ fixed)
     single = tuple(own @ (both @ fixed) + ((own @ each) * own).sum(1) for own in positions)
     pairs: tuple[dict[int, Array], ...] = tuple({} for _ in choices)
     for g, own in enumerate(positions):
@@ -81,9 +63,9 @@ def pairwise(terms: CostTerms, choices: Sequence[tuple[Tensor, Tensor]], others:
 
 
 class AxisTable:
-    """Stores axes as lists of (gate, multiplicity) plus a number of frozen positions.
+    """Stores axes as lists of (gate, number of positions) plus a number of frozen positions.
 
-    Axes with the same gates are stored once.
+    Axes with the same gates are stored once. ``one`` is an axis with a single frozen position.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -91,44 +73,35 @@ class AxisTable:
         self.axis_of: list[int] = []
         self.gate_of: list[int] = []
         self.count: list[float] = []
-        self.fixed: list[float] = [1.0]
-        self._members: list[dict[int, int]] = [{}]
-        self._known: dict[bytes | int, int] = {1: 0}
-        self.one = 0
+        """One entry for each (axis, gate): the number of positions of the axis with this gate."""
+        self.fixed: list[float] = []
+        """Number of positions without a gate, for every axis."""
+        self._positions: list[dict[int, int]] = []
+        self._known: dict[bytes, int] = {}
+        self.one = self.index_of(torch.tensor([NO_GATE]))
 
     def index(self, axis: Axis, size: int) -> int:
-        """Return the index of an axis; an axis without gates counts its size."""
+        """Return the index of an axis; without gates, all of its positions are frozen."""
         gates = self.plan.axes.get(axis)
-        if gates is not None:
-            return self.index_of(gates)
-        return self._known.get(size) or self._new(size, size, None)
+        return self.index_of(torch.full((size,), NO_GATE) if gates is None else gates)
 
     def index_of(self, gates: Tensor) -> int:
         """Return the index of an axis with these gates."""
         key = gates.numpy().tobytes()
-        return self._known.get(key) or self._new(key, len(gates), gates)
-
-    def _new(self, key: bytes | int, size: int, gates: Tensor | None) -> int:
-        self._known[key] = len(self.fixed)
-        self._append(size, gates)
-        return self._known[key]
-
-    def _append(self, size: int, gates: Tensor | None) -> None:
-        members: dict[int, int] = {}
-        frozen = size
-        if gates is not None:
+        if key not in self._known:
+            index = self._known[key] = len(self.fixed)
             numbers, counts = gates.unique(return_counts=True)
-            members = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
-            frozen = members.pop(NO_GATE, 0)
-        self.axis_of += [len(self.fixed)] * len(members)
-        self.gate_of += members.keys()
-        self.count += map(float, members.values())
-        self._members.append(members)
-        self.fixed.append(float(frozen))
+            positions = dict(zip(numbers.tolist(), counts.tolist(), strict=True))
+            self.fixed.append(float(positions.pop(NO_GATE, 0)))
+            self.axis_of += [index] * len(positions)
+            self.gate_of += positions.keys()
+            self.count += map(float, positions.values())
+            self._positions.append(positions)
+        return self._known[key]
 
     def same_gates(self, a: int, b: int) -> dict[int, int]:
         """Return the gates on both axes, with the number of pairs of positions that share them."""
-        left, right = self._members[a], self._members[b]
+        left, right = self._positions[a], self._positions[b]
         if len(right) < len(left):
             left, right = right, left
         return {gate: n * right[gate] for gate, n in left.items() if gate in right}

@@ -127,23 +127,18 @@ class Threshold(ConstantTensors):
             cost, slope = self._cost_and_slope(scores)
             step = (cost - self.target) / slope.sum().clamp_min(1e-6 * self.dense)
             self.shift.add_(torch.clamp(step, -reach, reach))
-        probability = self._open_probability(scores)
-        slope = self._slope(probability, self.expected.gradient(probability, self.of))
+        _, slope = self._cost_and_slope(scores)
         torch.div(slope, slope.sum().clamp_min(1e-12 * self.dense), out=self.marginal)
 
     def _cost_and_slope(self, scores: Tensor) -> tuple[Tensor, Tensor]:
         """Return the expected cost and its gradient with respect to the scores, with the threshold held fixed."""
         probability = self._open_probability(scores)
         cost, per_probability = self.expected.value_and_gradient(probability, self.of)
-        return cost, self._slope(probability, per_probability)
+        return cost, torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness
 
     def _open_probability(self, scores: Tensor) -> Tensor:
         probability = hard_concrete.open_probability(self.sharpness * (scores - self.shift))
         return probability if self.removed is None else probability.masked_fill(self.removed, 0.0)
-
-    def _slope(self, probability: Tensor, per_probability: Tensor) -> Tensor:
-        slope: Tensor = torch.ops.aten.sigmoid_backward(per_probability, probability) * self.sharpness
-        return slope
 
     @torch.no_grad()
     def solve(self, scores: Tensor) -> None:

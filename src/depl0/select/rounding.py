@@ -18,7 +18,7 @@ from torch import Tensor
 
 from depl0.analysis.plan import Group, Plan
 from depl0.config import GateConfig
-from depl0.costs.terms import PairwiseCost, pairwise
+from depl0.costs.terms import PairwiseCost
 from depl0.errors import GateError
 from depl0.gates.threshold import counted
 from depl0.select.knapsack import Knapsack, Places, solve
@@ -192,6 +192,5 @@ def _cost_tables(
     others = is_open.clone()
     for options in all_options:
         others[options.order] = False
-    terms = network.expected.terms(counted(config.of))
-    tables = pairwise(terms, [(options.order, options.choices) for options in all_options], others)
-    return tables, terms.total(torch.ones(network.plan.num_gates))
+    of, choices = counted(config.of), [(options.order, options.choices) for options in all_options]
+    return network.expected.pairwise(of, choices, others), network.expected.dense(of)
