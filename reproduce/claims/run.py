@@ -53,6 +53,8 @@ CHOICE_SEED, SEEDS, LONG_SEEDS = 100, range(5), range(3)
 TARGETS = (0.6, 0.4, 0.25)
 """fractions of the MACs that λ is chosen for"""
 MIDDLE = 1
+BETWEEN = {0.5: 1, 0.325: 2}
+"""fractions of the MACs of further runs, and the target whose gate rate they use"""
 TRAIN, UNSEEN = 10_000, 10_000
 """training images of every run, and further training images for choices that are not used in training"""
 EPOCHS, LONG_EPOCHS = 20, 60
@@ -208,13 +210,23 @@ class Experiment:
         for seed, arm in itertools.product(LONG_SEEDS, ("dep-image", "l0-hc-image")):
             yield Member(arm, *self.choice(arm, MIDDLE), seed)
 
+    def between(self) -> Iterator[Member]:
+        """Yield runs between the targets, so that every seed can be read at the fixed costs."""
+        for seed, cost, arm in itertools.product(SEEDS, BETWEEN, ("dep", "l0-hc")):
+            yield Member(arm, *self.choice_between(arm, cost), seed)
+
+    def choice_between(self, arm: str, cost: float) -> tuple[float, float]:
+        """Return the gate rate chosen for the next target, and the λ that reaches this cost with it."""
+        rate, _ = self.choice(arm, BETWEEN[cost])
+        return rate, weight_at(self.curve(arm, rate, BETWEEN[cost]), cost)
+
     def long(self) -> Iterator[Member]:
         """Yield the 60-epoch runs at the rates and λ chosen with 20."""
         for seed, place, arm in itertools.product(LONG_SEEDS, range(len(TARGETS)), ("dep", "l0-hc")):
             yield Member(arm, *self.choice(arm, place), seed, LONG_EPOCHS)
 
 
-PARTS = ("choices", "seeds", "published", "controls", "image", "long")
+PARTS = ("choices", "seeds", "published", "controls", "image", "between", "long")
 
 
 def weight_at(rows: Sequence[dict[str, Any]], target: float) -> float:

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from intervals import Curve, Difference, common_costs, is_near, mean_at, of_pairs
-from run import CHOICE_SEED, EPOCHS, LONG_EPOCHS, PUBLISHED_RATE, TARGETS, Experiment
+from run import BETWEEN, CHOICE_SEED, EPOCHS, LONG_EPOCHS, PUBLISHED_RATE, TARGETS, Experiment
 
 from depl0.app.reports.canvas import BLUE, GREY, INK, new_figure, style
 from depl0.app.table import markdown_grid
@@ -212,10 +212,12 @@ def write(rows: Rows, out: Path, plot: Path) -> str:
                 chosen.setdefault(arm, []).append(experiment.choice(arm, place))
             except KeyError:
                 break
-    done = all(len(each) == len(TARGETS) for each in (chosen.get("dep", ()), chosen.get("l0-hc", ())))
+        done = all(len(each) == len(TARGETS) for each in (chosen.get("dep", ()), chosen.get("l0-hc", ())))
+        further = [(arm, experiment.choice_between(arm, cost)) for arm in chosen for cost in BETWEEN] if done else []
+    settings = {arm: [*own, *(each for other, each in further if other == arm)] for arm, own in chosen.items()}
     parts, plotted = [], {}
     for epochs in (EPOCHS, LONG_EPOCHS) if done else ():
-        arms = arms_of(rows, chosen, epochs)
+        arms = arms_of(rows, settings, epochs)
         pairs = [(left, "l0-hc") for left in ("dep", PUBLISHED) if left in arms and "l0-hc" in arms]
         if pairs:
             parts += [f"## {epochs} epochs", comparison_table(arms, pairs)]
