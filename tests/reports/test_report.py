@@ -213,9 +213,8 @@ def test_an_unfinished_run_is_reported_as_far_as_it_is(tmp_path: Path) -> None:
     [
         ("recipe.toml", "[model", "recipe.toml is damaged"),
         ("summary.json", "{", "is damaged"),
-        ("summary.json", '{"layers": [{"layer": "a"}]}', r"layers\.0\.channels: Field required"),
+        ("summary.json", "[]", "is damaged: it holds a list"),
         ("metrics.jsonl", '{"event": "x"}\n{\n{}\n', "damaged in line 2"),
-        ("gates.jsonl", '{"epoch": 0, "open": {"a": [1001]}}\n', r"line 1: open\.a\.0: Input should be less than"),
     ],
 )
 def test_a_damaged_run_is_refused_by_the_name_of_the_file(

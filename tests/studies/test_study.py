@@ -106,7 +106,7 @@ def test_a_damaged_study(begun: Path, text: str) -> None:
         Study(TWO, begun)
 
 
-@pytest.mark.parametrize("text", ["{", json.dumps({**a_summary(90.0, 0.5), "seconds": "x"})])
+@pytest.mark.parametrize("text", ["{", json.dumps({**a_summary(90.0, 0.5), "compact": None})])
 def test_a_damaged_summary_does_not_count_as_finished(tmp_path: Path, text: str) -> None:
     study = Study(TWO, tmp_path / "out")
     for name in TWO:

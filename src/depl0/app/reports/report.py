@@ -25,6 +25,7 @@ from depl0.app.reports import figures, tables
 from depl0.app.reports.canvas import Drawing, style, write
 from depl0.app.reports.run import DETAILED, GateHistory, Run, dig
 from depl0.app.reports.tables import fraction
+from depl0.app.runs.checkpoint import wrap_content_errors
 from depl0.app.table import Table, csv, latex, markdown, shown
 
 COLOURS = "cividis"
@@ -41,6 +42,7 @@ class StudyPart:
     drawings: tuple[Drawing, ...]
 
 
+@wrap_content_errors("a file of these runs")
 def write_report(runs: Sequence[Run], folder: Path, study: StudyPart | None = None) -> Path:
     """Write report.html to a folder, with its figures and tables as files; return the page's path.
 
@@ -67,6 +69,7 @@ def write_report(runs: Sequence[Run], folder: Path, study: StudyPart | None = No
     return path
 
 
+@wrap_content_errors("a file of these runs")
 def as_markdown(runs: Sequence[Run]) -> str:
     """Return the tables of the report as Markdown."""
     found = [tables.all_runs(runs)] if len(runs) > 1 else []

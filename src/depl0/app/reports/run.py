@@ -8,14 +8,12 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import annotated_types as at
 import numpy as np
 import numpy.typing as npt
 
 from depl0._util import io
-from depl0.app.runs import schema as content
 from depl0.app.runs.records import SCALE
 from depl0.app.tasks import ACCURACY, TASKS, Metric, metric_in
 from depl0.errors import InputError
@@ -26,7 +24,6 @@ else:
     import tomli as tomllib
 
 Matrix = npt.NDArray[np.float32]
-Kind = type[content.Fields]
 
 DETAILED = 20
 """number of runs in a report with their own figures and section; further ones are only rows of the table"""
@@ -151,18 +148,18 @@ def read_run(path: Path, label: str | None = None, *, gates: bool = True) -> Run
         reason = "holds no run: there is no recipe.toml" if path.is_dir() else "is not the folder of a run"
         raise InputError(f"{path} {reason}.", hint="pass a folder that depl0 prune wrote.")
     text = _text(path / "recipe.toml", io.MAX_TEXT)
-    lines = list(_json_lines(path / "metrics.jsonl", content.Fields))
+    lines = list(_json_lines(path / "metrics.jsonl"))
     return Run(
         label=label or path.name,
         path=path,
-        recipe=_parsed(path / "recipe.toml", text, tomllib.loads, content.RECIPE),
+        recipe=_parsed(path / "recipe.toml", text, tomllib.loads),
         recipe_text=text,
-        environment=_json(path / "environment.json", content.ENVIRONMENT),
-        summary=_json(path / "summary.json", content.SUMMARY),
+        environment=_json(path / "environment.json"),
+        summary=_json(path / "summary.json"),
         epochs=[line for line in lines if "event" not in line],
         events=[line for line in lines if "event" in line],
-        gates=read_gates(_json_lines(path / "gates.jsonl", content.GATES)) if gates else None,
-        answers=_json(path / "answers.json", _ANSWERS),
+        gates=read_gates(_json_lines(path / "gates.jsonl")) if gates else None,
+        answers=_json(path / "answers.json"),
     )
 
 
@@ -194,26 +191,6 @@ def read_gates(lines: Iterable[dict[str, Any]]) -> GateHistory | None:
 # -- files -------------------------------------------------------------------------------------------------------------
 
 
-class _Class(content.Fields):
-    name: str
-    images: content.Count
-    dense: content.Count | None = None
-    compact: content.Count
-
-
-class _Example(content.Fields):
-    number: content.Count
-    label: Annotated[int, at.Ge(0)]
-    dense: Annotated[int, at.Ge(0)]
-    compact: Annotated[int, at.Ge(0)]
-    picture: Annotated[str, at.MaxLen(100_000)] | None = None
-
-
-_ANSWERS = content.optional(
-    split=str, images=content.Count, changed=content.Count, classes=list[_Class], examples=list[_Example]
-)
-
-
 def _text(path: Path, limit: int) -> str:
     try:
         return io.read_bounded(path, limit).decode()
@@ -221,26 +198,23 @@ def _text(path: Path, limit: int) -> str:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
-def _parsed(path: Path, text: str, parse: Callable[[str], Any], kind: Kind, place: str = "") -> Any:
-    """Return parsed text whose content is valid."""
+def _parsed(path: Path, text: str, parse: Callable[[str], Any], place: str = "") -> dict[str, Any]:
     try:
         found = parse(text)
-        if kind is content.Fields:  # a line of metrics.jsonl
-            kind = content.EventFields if isinstance(found, dict) and "event" in found else content.EpochFields
-        content.validate(kind, found)
+        if not isinstance(found, dict):
+            raise ValueError(f"it holds a {type(found).__name__} in place of an object")
     except (ValueError, RecursionError) as error:
         hint = "copy it again from where it was written."
         raise InputError(f"{path} is damaged{place}: {error}.", hint=hint) from error
     return found
 
 
-def _json(path: Path, kind: Kind) -> dict[str, Any]:
-    found: dict[str, Any] = _parsed(path, _text(path, io.MAX_JSON), json.loads, kind) if path.exists() else {}
-    return found
+def _json(path: Path) -> dict[str, Any]:
+    return _parsed(path, _text(path, io.MAX_JSON), json.loads) if path.exists() else {}
 
 
-def _json_lines(path: Path, kind: Kind) -> Iterator[dict[str, Any]]:
+def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the lines of a file; a last one without an end comes from an active or killed run and is left out."""
     lines = _text(path, io.MAX_LINES).split("\n")[:-1] if path.exists() else []
     for number, line in enumerate(lines, start=1):
-        yield _parsed(path, line, json.loads, kind, f" in line {number}")
+        yield _parsed(path, line, json.loads, f" in line {number}")

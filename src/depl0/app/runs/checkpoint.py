@@ -82,8 +82,8 @@ def has_checkpoints(folder: Path) -> bool:
 
 
 @contextmanager
-def wrap_restore_errors(folder: Path, step: int) -> Iterator[None]:
-    """Explain errors from a valid checkpoint that does not fit this run (handmade or of another version)."""
+def wrap_content_errors(what: str) -> Iterator[None]:
+    """Explain errors from readable files with unexpected content, such as those of another version."""
     try:
         yield
     except Depl0Error:
@@ -91,8 +91,7 @@ def wrap_restore_errors(folder: Path, step: int) -> Iterator[None]:
     except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RuntimeError) as error:
         reason = f"{type(error).__name__}: {error}".partition("\n")[0][:300]
         raise FormatError(
-            f"the checkpoint of step {step} in {folder} does not fit this run: {reason}.",
-            hint="resume with the version of depl0 and the network that it was made with.",
+            f"{what} cannot be used: {reason}.", hint="use the version of depl0 and the network that it was made with."
         ) from error
 
 

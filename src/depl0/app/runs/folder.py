@@ -19,7 +19,6 @@ from depl0._util import io
 from depl0._util.io import atomic_write
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe, write_recipe
-from depl0.app.runs import schema as content
 from depl0.app.runs.checkpoint import has_checkpoints
 from depl0.app.runs.paths import started_in
 from depl0.errors import FormatError, InputError
@@ -141,7 +140,6 @@ class RunFolder:
         if summary is None or "compact" not in summary:  # dense training leaves no compact network
             return summary
         try:
-            content.validate(content.SUMMARY, summary)
             check_saved(self.compact)
         except (FormatError, ValueError) as error:
             if not self.has_checkpoints:

@@ -18,12 +18,12 @@ from depl0._util.io import atomic_write, read_json
 from depl0._util.progress import StopRequested, check_stop
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, write_recipe
-from depl0.app.runs import schema as content
 from depl0.app.runs.folder import RunFolder, differences
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.processes import is_first_process
 from depl0.app.studies.member import LOGS, Failure, run_member
 from depl0.app.studies.workers import Job, Workers
+from depl0.app.tasks import metric_in
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
 
 VERSION = 1
@@ -131,11 +131,11 @@ class Study:
         try:
             summary = RunFolder(self.folder / name).summary()
             if summary is not None:
-                content.check_finished(summary)
+                float(summary["compact"][metric_in(summary).name])
                 return Outcome(name, "finished", summary=summary)
         except FormatError as error:
             return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message, error.hint))
-        except ValueError as error:
+        except (LookupError, TypeError, ValueError) as error:
             damage = f"{self.folder / name / 'summary.json'} is damaged: {error}."
             return Outcome(name, "failed", failure=Failure(FormatError.__name__, damage))
         if name in self._failures:

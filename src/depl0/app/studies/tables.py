@@ -12,7 +12,6 @@ from typing import Any
 from depl0._util.io import read_json
 from depl0.app.reports.run import dig
 from depl0.app.reports.tables import fraction
-from depl0.app.runs import schema as content
 from depl0.app.studies.study import Outcome, Result
 from depl0.app.table import MISSING, Table, text_table
 from depl0.app.tasks import Metric, metric_in
@@ -221,9 +220,8 @@ def _versions(folder: Path) -> dict[str, str | None]:
     """Return commit and versions of a run. A damaged file is reported, but does not prevent the table."""
     try:
         environment = read_json(folder / "environment.json")
-        content.validate(content.ENVIRONMENT, environment)
+        return {"commit": environment.get("commit"), **(environment.get("packages") or {})}
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
         return dict.fromkeys(MADE_WITH, "unknown")
-    return {"commit": environment.get("commit"), **(environment.get("packages") or {})}

@@ -17,7 +17,7 @@ from depl0._util.random import random_state, seed_everything, set_random_state
 from depl0.app.data import Data
 from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import write_recipe
-from depl0.app.runs.checkpoint import load_newest, save_checkpoint, wrap_restore_errors
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint, wrap_content_errors
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import trust_code
 from depl0.app.runs.progress import Logged, Quiet, Reporter
@@ -108,7 +108,7 @@ class Session:
                 self.folder.begin(self.written)
             return
         self.global_step, self.resumed = found
-        with wrap_restore_errors(self.folder.checkpoints, self.global_step):
+        with wrap_content_errors(f"the checkpoint of step {self.global_step} in {self.folder.path}"):
             PHASES.index(self.resumed["phase"])
             self.state = RunState(**self.resumed["run"])
             self.started -= float(self.resumed["seconds"])
@@ -227,7 +227,7 @@ def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None
     if state is None:
         return 0, 0, None
     accelerator = session.accelerator
-    with wrap_restore_errors(session.folder.checkpoints, session.global_step):
+    with wrap_content_errors(f"the checkpoint of step {session.global_step} in {session.folder.path}"):
         _load_network(phase, state["model"])
         if session.state.search is not None:
             phase.load_search_state(session.state.search)
