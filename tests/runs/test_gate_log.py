@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 import depl0
-from depl0.app.reports.run import read_run
 from depl0.app.runs.records import gates_line, settled_epoch
 from depl0.costs.memory import memory_bytes
 from depl0.surgery.files import file_size, save
@@ -50,7 +49,6 @@ def test_lines_can_be_closer_than_epochs(finished: tuple[Path, dict[str, Any]], 
     assert [line["step"] for line in lines] == [0, 2, 3, 4, 6, 8, 9]  # epochs of 3 steps
     assert [line["epoch"] for line in lines] == pytest.approx([0, 2 / 3, 1, 4 / 3, 2, 8 / 3, 3])
     assert [line for line in lines if line["step"] % 3 == 0] == usual
-    assert read_run(tmp_path / "run").gates is not None
 
 
 def test_since_when_the_gates_have_been_the_final_ones(finished: tuple[Path, dict[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
 from depl0.app.reports.report import as_markdown
 from depl0.app.reports.run import read_run
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint
-from depl0.app.runs.folder import RunFolder
+from depl0.app.runs.folder import Lines
 from depl0.app.studies.study import _read as read_study
 from tests.networks.golden import TinyDigits
 from tests.networks.tiny import TinyNet, tiny_recipe
@@ -112,7 +112,7 @@ def read_toml(path: Path) -> None:
 @reads("metrics.jsonl", "gates.jsonl", "summary.json", "environment.json")
 def read_report(path: Path) -> None:
     if path.suffix == ".jsonl":
-        RunFolder(path.parent).metrics.read()
+        Lines(path).read()
     as_markdown([read_run(path.parent)])
 
 

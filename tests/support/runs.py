@@ -6,11 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 SCRIPT = "<script>alert(1)</script>"
 RECIPE = """\
-name = {name}
+name = "known"
 
 [model]
 spec = "resnet56"
@@ -28,6 +26,9 @@ of = "macs"
 [search]
 epochs = {epochs}
 
+[weight_optimizer]
+lr = 0.1
+
 [finetune]
 epochs = 2
 
@@ -38,16 +39,14 @@ precision = "fp32"
 """
 
 
-def write_run(
-    folder: Path, *, layers: int = 3, gates: int = 8, epochs: int = 4, prefix: str = "layer", name: str = "known"
-) -> Path:
+def write_run(folder: Path, *, layers: int = 3, gates: int = 8, epochs: int = 4, prefix: str = "layer") -> Path:
     """Write a finished run in which layer i keeps gates − i − 1 of its gates, or one; its last layer is frozen."""
     folder.mkdir(parents=True)
     names = [f"{prefix}{i}.conv" for i in range(layers)]
     kept = [max(gates - i - 1, 1) for i in range(layers)]
-    (folder / "recipe.toml").write_text(RECIPE.format(name=json.dumps(name), epochs=epochs))
-    _write_lines(folder / "metrics.jsonl", _metrics(epochs))
-    _write_lines(folder / "gates.jsonl", _gates(names, kept, gates, epochs))
+    (folder / "recipe.toml").write_text(RECIPE.format(epochs=epochs))
+    _write_lines(folder / "metrics.jsonl", _metrics(names, kept, gates, epochs))
+    _write_lines(folder / "gates.jsonl", [{"phase": "search", "epoch": 0, "open": {names[0]: [1000] * gates}}])
     (folder / "environment.json").write_text(
         json.dumps(
             {
@@ -58,11 +57,11 @@ def write_run(
             }
         )
     )
-    (folder / "summary.json").write_text(json.dumps(_summary(name, names, kept, gates)))
+    (folder / "summary.json").write_text(json.dumps(_summary(names, kept, gates)))
     return folder
 
 
-def _summary(name: str, names: list[str], kept: list[int], gates: int) -> dict[str, Any]:
+def _summary(names: list[str], kept: list[int], gates: int) -> dict[str, Any]:
     layers: list[dict[str, Any]] = [
         {"layer": layer, "group": layer, "channels": gates, "kept": left, "prunable": gates, "unprunable": {},
          "macs": [1000 * gates, 1000 * left], "params": [90 * gates, 90 * left]}
@@ -75,7 +74,7 @@ def _summary(name: str, names: list[str], kept: list[int], gates: int) -> dict[s
     size = {"macs": 125_490_000, "params": 853_018, "latency_ms": 8.0, "latency_ms_32": 90.0}
     size |= {"memory_bytes": 4_000_000, "memory_bytes_32": 40_000_000, "file_bytes": 3_500_000}
     return {
-        "name": name,
+        "name": "known",
         "model": "resnet56",
         "data": "cifar10:data",
         "speedup": {batch: {"ratio": 2.0, "low": 1.9, "high": 2.1} for batch in ("1", "32")},
@@ -103,15 +102,16 @@ def _summary(name: str, names: list[str], kept: list[int], gates: int) -> dict[s
     }
 
 
-def _metrics(epochs: int) -> list[dict[str, Any]]:
+def _metrics(names: list[str], kept: list[int], gates: int, epochs: int) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
     for epoch in range(1, epochs + 1):
         left = 1 - 0.5 * epoch / epochs
         shares = {"macs_share": left, "params_share": left}
+        opened = {name: gates - (gates - few) * epoch // epochs for name, few in zip(names, kept, strict=True)}
         lines.append(
             {"phase": "search", "epoch": epoch, "step": 10 * epoch, "loss": 2 / epoch, "task_loss": 2 / epoch,
              "train_accuracy": 80.0 + epoch % 10, "test_accuracy": 79.0 + epoch % 10, "expected": shares,
-             "kept": shares, "undecided": 0.5 / epoch, "threshold": epoch / 10, "seconds": 40.0 + epoch}
+             "kept": shares, "open_gates": opened, "seconds": 40.0 + epoch}
         )  # fmt: skip
         if epoch == 3:
             lines.append({"event": "convergence", "phase": "search", "epoch": 2.5, "step": 25})
@@ -122,17 +122,6 @@ def _metrics(epochs: int) -> list[dict[str, Any]]:
             {"phase": "finetune", "epoch": epoch, "step": 10 * (epochs + epoch), "loss": 0.3, "task_loss": 0.3,
              "train_accuracy": 92.0, "test_accuracy": 92.5 + epoch / 4, "seconds": 20.0}
         )  # fmt: skip
-    return lines
-
-
-def _gates(names: list[str], kept: list[int], gates: int, epochs: int) -> list[dict[str, Any]]:
-    """The gates that go close along a line from 1 to 0."""
-    place = np.arange(gates)
-    lines = []
-    for epoch in range(epochs + 1):
-        closing = 1000 - 1000 * epoch // epochs
-        values = {name: np.where(place < left, 1000, closing).tolist() for name, left in zip(names, kept, strict=True)}
-        lines.append({"phase": "search", "epoch": epoch, "step": 10 * epoch, "open": values})
     return lines
 
 

@@ -137,20 +137,6 @@ def markdown_text(text: str) -> str:
     return text
 
 
-def latex(table: Table) -> str:
-    """Return a ``tabular`` in the style of booktabs."""
-    columns = "".join("r" if number else "l" for number in _numbers(table))
-    rows = [[column.title for column in table.columns], *table.shown()]
-    first, *rest = (" & ".join(map(_latex_text, row)) + r" \\" for row in rows)
-    lines = [f"% {table.title}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", first, r"\midrule", *rest]
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def _latex_text(text: str) -> str:
-    signs = {"−": "$-$", "±": r"$\pm$", "→": r"$\to$", "×": r"$\times$", "\\": r"\textbackslash{}"}
-    return "".join(signs.get(sign, "\\" + sign if sign in "&%$#_{}" else sign) for sign in text)
-
-
 # -- for programs ------------------------------------------------------------------------------------------------------
 
 

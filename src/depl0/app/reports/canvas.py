@@ -98,8 +98,6 @@ class Drawing:
     """inches"""
     height: float
     draw: Callable[[Axes], None]
-    is_detail: bool = False
-    """whether the page shows it under "Details" only"""
 
     def figure(self) -> Figure:
         """Return the drawing as a figure."""

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
 from depl0.app.reports.canvas import BLUE, GREEN, GREY, GRID, INK, ORANGE, PURPLE, SKY, Drawing
 from depl0.app.reports.run import Layer, Run, dig
@@ -47,10 +47,10 @@ def _end_of_search(run: Run) -> float:
     return float(max((line["epoch"] for line in run.epochs if line.get("phase") == "search"), default=0))
 
 
-def _line(axes: Axes, run: Run, label: str, color: str, *keys: str, after: float = 0.0, **how: Any) -> None:
-    pairs = [(x, y) for x, y in zip(*series(run, *keys), strict=True) if x > after]
-    if pairs:
-        axes.plot(*zip(*pairs, strict=True), label=label, color=color, marker="o" if len(pairs) == 1 else None, **how)
+def _line(axes: Axes, run: Run, label: str, color: str, *keys: str, **how: Any) -> None:
+    xs, ys = series(run, *keys)
+    if xs:
+        axes.plot(xs, ys, label=label, color=color, marker="o" if len(xs) == 1 else None, **how)
 
 
 def _in_percent(axes: Axes, factor: float, top: float = math.inf) -> None:
@@ -83,9 +83,8 @@ def _values(axes: Axes, but: float = 0.0) -> list[float]:
 def loss(axes: Axes, run: Run) -> str:
     """Draw the task's loss, and the minimised loss if it is different."""
     if series(run, "loss") != series(run, "task_loss"):
-        more = {"penalty": dig(run.recipe, "penalty", "weight"), "distillation": dig(run.recipe, "distill", "weight")}
-        names = " and ".join(name for name, weight in more.items() if weight) or "distillation"
-        _line(axes, run, f"with {names} (minimised)", ORANGE, "loss")
+        added = "penalty" if run.recipe.penalty.weight else "distillation"
+        _line(axes, run, f"with {added} (minimised)", ORANGE, "loss")
     _line(axes, run, "of the task, training images", BLUE, "task_loss")
     _log_where_it_helps(axes)
     return "Loss"
@@ -115,11 +114,11 @@ def metric(axes: Axes, run: Run) -> str:
 
 def cost(axes: Axes, run: Run) -> str:
     """Draw expected and kept cost against the budget, and the events of the search."""
-    of = "params" if dig(run.recipe, "gates", "of") == "params" else "macs"
+    of = "params" if run.recipe.gates.of == "params" else "macs"
     _line(axes, run, "expected", ORANGE, "expected", f"{of}_share")
     _line(axes, run, "kept", GREEN, "kept", f"{of}_share")
     if axes.lines:
-        budget = dig(run.recipe, "gates", "budget")
+        budget = run.recipe.gates.budget
         if budget is not None:
             axes.axhline(budget, color=INK, linestyle=":", linewidth=1.2, label=f"budget {budget:.0%}")
         epochs: dict[str, list[float]] = {}
@@ -140,22 +139,6 @@ def cost(axes: Axes, run: Run) -> str:
     return "Parameters left" if of == "params" else "MACs left"
 
 
-def threshold(axes: Axes, run: Run) -> str:
-    """Draw the threshold of the gates' scores for the budget, except during the warm-up, when it is not used."""
-    if dig(run.recipe, "gates", "budget") is not None:
-        warmup, epochs = dig(run.recipe, "search", "warmup"), dig(run.recipe, "search", "epochs")
-        _line(axes, run, "threshold", PURPLE, "threshold", after=float(warmup or 0) * float(epochs or 0))
-    return "Threshold of the scores"
-
-
-def undecided(axes: Axes, run: Run) -> str:
-    """Draw the fraction of gates whose open probability is between 10 and 90 %."""
-    _line(axes, run, "between 10 and 90 % open", BLUE, "undecided")
-    axes.set_ylim(bottom=0)
-    _in_percent(axes, 100)
-    return "Undecided gates"
-
-
 def rates(axes: Axes, run: Run) -> str:
     """Draw the learning rates of weights and gates."""
     _line(axes, run, "weights", BLUE, "weight_lr")
@@ -164,14 +147,13 @@ def rates(axes: Axes, run: Run) -> str:
     return "Learning rate"
 
 
-PANELS: tuple[Callable[[Axes, Run], str], ...] = (loss, metric, cost, threshold, undecided, rates)
+PANELS: tuple[Callable[[Axes, Run], str], ...] = (loss, metric, cost, rates)
 """each draws a panel and returns its title"""
-OF_SEARCH, DETAILS = (cost, threshold, undecided), (threshold, undecided)
 
 
 def draw(axes: Axes, run: Run, panel: Callable[[Axes, Run], str]) -> None:
     """Draw one panel with its title and legend; fine-tuning is shaded."""
-    title, of_search, tuned = panel(axes, run), panel in OF_SEARCH, _end_of_search(run)
+    title, of_search, tuned = panel(axes, run), panel is cost, _end_of_search(run)
     axes.set_xlabel("epoch of the search" if of_search else "epoch")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     epochs = [place for place, line in _places(run, run.epochs) if line.get("phase") != "dense"]
@@ -202,11 +184,35 @@ def drawings(run: Run) -> list[Drawing]:
                 draw(axes, run, panel)
 
             label = f"{title} of {run.label} by epoch"
-            made.append(Drawing(panel.__name__, label, 4.6, 3.2, drawn, panel in DETAILS))
+            made.append(Drawing(panel.__name__, label, 4.6, 3.2, drawn))
     return made
 
 
 # -- layers ------------------------------------------------------------------------------------------------------------
+
+
+def widths(run: Run) -> Drawing | None:
+    """Return the drawing of the open gates of every group by epoch; None if no gate has closed during the search."""
+    lines = [line for line in run.epochs if line.get("phase") == "search" and line.get("open_gates")]
+    totals = {name: group["gates"] for name, group in (run.get("groups") or {}).items() if group["gates"]}
+    shares = np.array([[line["open_gates"].get(name, 0) / total for line in lines] for name, total in totals.items()])
+    if not shares.size or shares.min() == 1:
+        return None
+    names = [name if len(name) <= 32 else f"…{name[-31:]}" for name in totals]
+
+    def drawn(axes: Axes) -> None:
+        edges = (lines[0]["epoch"] - 0.5, lines[-1]["epoch"] + 0.5, len(names) + 0.5, 0.5)
+        image = axes.imshow(shares, "cividis", aspect="auto", vmin=0, vmax=1, interpolation="nearest", extent=edges)
+        axes.grid(visible=False)
+        axes.set_xlabel("epoch of the search")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        if len(names) <= LABELLED:
+            axes.set_yticks(range(1, len(names) + 1), names, fontsize=8.5)
+        else:
+            axes.set_ylabel("group of channels")
+        axes.figure.colorbar(image, ax=axes, format=PercentFormatter(1, 0, " %"), pad=0.02)
+
+    return Drawing("widths", f"Open gates of {run.label} by epoch", 8.0, min(1.2 + 0.19 * len(names), 11.0), drawn)
 
 
 def structure(run: Run) -> Drawing | None:

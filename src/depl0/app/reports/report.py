@@ -15,22 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-import matplotlib as mpl
-import numpy as np
 from markupsafe import Markup
 
 from depl0 import __version__
 from depl0._util.io import atomic_write
 from depl0.app.reports import figures, tables
 from depl0.app.reports.canvas import Drawing, style, write
-from depl0.app.reports.run import DETAILED, GateHistory, Run, dig
+from depl0.app.reports.run import DETAILED, Run
 from depl0.app.reports.tables import fraction
 from depl0.app.runs.checkpoint import wrap_content_errors
-from depl0.app.table import Table, csv, latex, markdown, shown
-
-COLOURS = "cividis"
-STEPS = 200
-"""open probabilities are stored in the page as bytes, in half percents"""
+from depl0.app.table import Table, csv, markdown, shown
+from depl0.gates.threshold import COSTS
 
 
 @dataclass(frozen=True)
@@ -51,7 +46,7 @@ def write_report(runs: Sequence[Run], folder: Path, study: StudyPart | None = No
     folder.mkdir(parents=True, exist_ok=True)
     drawings: Sequence[Drawing | None] = () if study is None else study.drawings
     if study is None and len(runs) == 1:
-        drawings = [figures.structure(runs[0]), *figures.drawings(runs[0])]
+        drawings = [figures.structure(runs[0]), figures.widths(runs[0]), *figures.drawings(runs[0])]
     else:
         for run in runs[:DETAILED]:
             atomic_write(run.path / "report.html", page([run]).encode())
@@ -65,7 +60,6 @@ def write_report(runs: Sequence[Run], folder: Path, study: StudyPart | None = No
     (folder / "tables").mkdir(exist_ok=True)
     for name, table in found.items():
         atomic_write(folder / "tables" / f"{name}.csv", csv(table).encode())  # raw values
-        atomic_write(folder / "tables" / f"{name}.tex", latex(table).encode())
     return path
 
 
@@ -91,7 +85,7 @@ def page(runs: Sequence[Run], study: StudyPart | None = None, folder: Path = Pat
         title, lead, overview = f"Pruning report: {len(runs)} runs", "", tables.all_runs(runs)
         links = {run.label: os.path.relpath(run.path / "report.html", folder) for run in runs[:DETAILED]}
     if study is not None and overview is not None:
-        title, lead = f"Study: {study.title}", f"{runs[0].named('model')} on {runs[0].named('data')}, {len(runs)} runs"
+        title, lead = f"Study: {study.title}", f"{runs[0].get('model')} on {runs[0].get('data')}, {len(runs)} runs"
         columns = [each for each in overview.columns if each.key not in ("method", "model")]  # they are in its tables
         overview = replace(overview, columns=columns)
     text: str = environment.from_string(_own("report.html")).render(
@@ -101,7 +95,7 @@ def page(runs: Sequence[Run], study: StudyPart | None = None, folder: Path = Pat
         all_runs=overview,
         links=links,
         s=_section(runs[0]) if overview is None else None,
-        css=Markup(_own("report.css").replace("{{ ramp }}", ", ".join(map(mpl.colors.to_hex, _colours(7))))),
+        css=Markup(_own("report.css")),
         js=Markup(script),
         script_hash="sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=__version__,
@@ -116,7 +110,6 @@ def _own(name: str) -> str:
 
 def _section(run: Run) -> dict[str, Any]:
     """Return the values of the page of one run."""
-    drawings = figures.drawings(run)
     return {
         "run": run,
         "headline": tables.headline(run),
@@ -126,10 +119,9 @@ def _section(run: Run) -> dict[str, Any]:
         "results": tables.dense_to_compact(run),
         "examples": tables.examples(run),
         "changed": _changed(run.answers),
-        "curves": [drawing for drawing in drawings if not drawing.is_detail],
-        "details": [drawing for drawing in drawings if drawing.is_detail],
+        "curves": figures.drawings(run),
         "usage": _usage(run),
-        "heat": _heat(run.gates) if run.gates is not None else None,
+        "widths": figures.widths(run),
         "classes": tables.classes(run),
         "layers": tables.layers(run),
         "unprunable": tables.unprunable(run),
@@ -138,11 +130,11 @@ def _section(run: Run) -> dict[str, Any]:
 
 
 def _what(run: Run) -> str:
-    gates = run.recipe.get("gates", {})
-    asked = f"λ = {dig(run.recipe, 'penalty', 'weight') or '?'}"
-    if gates.get("budget") is not None:
-        asked = f"budget {fraction(gates['budget'])} of the {'parameters' if gates.get('of') == 'params' else 'MACs'}"
-    return f"{run.named('model')} on {run.named('data')}, {run.method}, {asked}"
+    gates = run.recipe.gates
+    asked = f"λ = {run.recipe.penalty.weight}"
+    if gates.budget is not None:
+        asked = f"budget {fraction(gates.budget)} of the {COSTS[gates.of]}"
+    return f"{run.get('model')} on {run.get('data')}, {run.method}, {asked}"
 
 
 def _usage(run: Run) -> str:
@@ -150,7 +142,7 @@ def _usage(run: Run) -> str:
     folder = run.path.as_posix()
     return (
         "import depl0\n\n"
-        f"# make_model() builds the original model: {run.named('model')}\n"
+        f"# make_model() builds the original model: {run.get('model')}\n"
         f'model = depl0.load("{folder}/compact", make_model).eval()\n\n'
         f"# depl0 eval {folder}\n"
         f"# depl0 export {folder} --to onnx\n"
@@ -165,18 +157,3 @@ def _changed(answers: dict[str, Any]) -> str:
         f"{changed:,.0f} of {images:,.0f} {answers.get('split', '')} images ({fraction(changed / images)}) "
         "have another prediction than before pruning."
     )
-
-
-def _heat(history: GateHistory) -> dict[str, Any]:
-    """Return the history for the page's script: one byte per gate and epoch, and the colour of every byte."""
-    groups = []
-    for name, matrix in history.groups.items():
-        steps = np.clip(np.rint(matrix * STEPS), 0, STEPS).astype(np.uint8)
-        groups.append({"name": name, "values": base64.b64encode(steps.tobytes()).decode()})
-    rgb = (_colours(STEPS + 1) * 255).round().astype(int)
-    pixels = [int((255 << 24) | (b << 16) | (g << 8) | r) for r, g, b in rgb]  # alpha, blue, green, red
-    return {"epochs": history.epochs, "groups": groups, "colours": pixels}
-
-
-def _colours(number: int) -> Any:
-    return mpl.colormaps[COLOURS](np.linspace(0, 1, number))[:, :3]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from depl0.app.reports.run import Run, dig
+from matplotlib.ticker import EngFormatter
+
+from depl0.app.reports.run import Run
 from depl0.app.table import MISSING, Column, Table
 from depl0.app.tasks import ACCURACY, Metric
 from depl0.latency import Speedup
@@ -28,13 +30,10 @@ def short(value: float) -> str:
 def file_size(value: float) -> str:
     """Format a number of bytes with a suitable unit.
 
-    >>> file_size(900), file_size(263_400), file_size(102_200_000)
-    ('900 B', '263.4 kB', '102.2 MB')
+    >>> file_size(263_400), file_size(102_200_000)
+    ('263.4 kB', '102.2 MB')
     """
-    for unit, factor in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.1f} {unit}"
-    return f"{value:.0f} B"
+    return EngFormatter(places=1).format_eng(value) + "B"
 
 
 def fraction(value: float) -> str:
@@ -49,12 +48,10 @@ def fraction(value: float) -> str:
 def change(metric: Metric, value: float) -> str:
     """Format a change of a metric, with its sign and without its unit.
 
-    >>> change(Metric("accuracy", "%"), -0.1), change(Metric("rmse"), -0.0125)
-    ('−0.10', '−0.0125')
+    >>> change(Metric("accuracy", "%"), -0.1), change(Metric("rmse"), 0.0125)
+    ('−0.10', '+0.0125')
     """
-    if metric.unit == "%":
-        return "0.00" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", "−")
-    return metric.number(value, sign=bool(value)).replace("-", "−")
+    return metric.number(value, sign=True).replace("-", "−")
 
 
 def milliseconds(value: float) -> str:
@@ -100,13 +97,6 @@ def _difference(before: float | None, after: float | None) -> float | None:
     return after - before if before is not None and after is not None else None
 
 
-def with_unit(metric: Metric, difference: float | None) -> str | None:
-    """Format a change of a metric with its unit."""
-    if difference is None:
-        return None
-    return change(metric, difference) + (" points" if metric.unit == "%" else f" {metric.unit}".rstrip())
-
-
 def titled(metric: Metric, name: str) -> str:
     """Return the name of a metric, with its direction if lower is better."""
     return name if metric.higher_is_better else f"{name} ({metric.direction})"
@@ -118,8 +108,7 @@ def dense_to_compact(run: Run) -> Table:
     for split in ["test"] if run.split == "test" else ["validation", "test"]:
         name = titled(metric, metric.label if run.split == "test" else f"{split} {metric.label}")
         dense, compact = run.value("dense", split), run.value("compact", split)
-        change_ = with_unit(metric, _difference(dense, compact))
-        rows.append(_compared(name, metric.show, dense, compact, change_))
+        rows.append(_compared(name, metric.show, dense, compact, _with_unit(metric, dense, compact)))
     for name, key, show in _QUANTITIES:
         dense, compact = run.get("dense", key), run.get("compact", key)
         if key.startswith("latency"):
@@ -129,6 +118,10 @@ def dense_to_compact(run: Run) -> Table:
         rows.append(_compared(name, show, dense, compact, left))
     columns = (Column("quantity", ""), *(_number(title, title) for title in ("dense", "compact", "change")))
     return Table(f"{run.label}: dense → compact", columns, rows)
+
+
+def _with_unit(metric: Metric, dense: float | None, compact: float | None) -> str | None:
+    return None if dense is None or compact is None else metric.difference(dense, compact).replace("-", "−")
 
 
 def _compared(
@@ -145,33 +138,17 @@ def faster(run: Run, batch: int = 1) -> str | None:
 
 
 def headline(run: Run) -> list[tuple[str, str, str]]:
-    """Return title, value and note of the four most important numbers; for an unfinished run, the latest recorded."""
+    """Return title, value and note of the four most important numbers."""
     metric, dense, compact = run.metric, run.value("dense"), run.value("compact")
-    title = titled(metric, metric.title)
-    if compact is None:
-        found = [_latest(run, title, metric.show, "so far", f"test_{metric.name}")]
-    elif dense is None:
-        found = [(title, metric.show(compact), "dense network not evaluated")]
-    else:
-        difference = with_unit(metric, compact - dense)
-        found = [(title, metric.show(compact), f"dense {metric.show(dense)}, {difference}")]
+    note = "dense network not evaluated"
+    if dense is not None:
+        note = f"dense {metric.show(dense)}, {_with_unit(metric, dense, compact)}"
+    found = [(titled(metric, metric.title), MISSING if compact is None else metric.show(compact), note)]
     for title, key in (("MACs", "macs"), ("Parameters", "params")):
         large, small = run.get("dense", key), run.get("compact", key)
-        if small is None:
-            found.append(_latest(run, title, fraction, "left so far", "kept", f"{key}_share"))
-        else:
-            found.append(
-                (title, short(small), f"dense {short(large)}, {fraction(small / large)} left" if large else "")
-            )
+        found.append((title, short(small), f"dense {short(large)}, {fraction(small / large)} left"))
     large, small = run.get("dense", "latency_ms"), run.get("compact", "latency_ms")
-    if small is None:
-        return [*found, ("Latency", MISSING, "not measured" if run.is_finished else "not known yet")]
     return [*found, ("Latency, batch 1", milliseconds(small), f"dense {milliseconds(large)}, {faster(run)}")]
-
-
-def _latest(run: Run, title: str, show: Callable[[float], str], note: str, *keys: str) -> tuple[str, str, str]:
-    found = [value for line in run.epochs if (value := dig(line, *keys)) is not None]
-    return (title, show(found[-1]), note) if found else (title, MISSING, "not known yet")
 
 
 # -- all runs ----------------------------------------------------------------------------------------------------------
@@ -209,8 +186,8 @@ def _metric_columns(metric: Metric, held_out: bool) -> list[Column]:
 def _run_row(run: Run) -> dict[str, Any]:
     name, dense, compact = run.metric.name, run.value("dense"), run.value("compact")
     return {
-        **{"run": run.label, "method": run.method, "model": run.named("model")},
-        **{"seed": dig(run.recipe, "run", "seed"), "budget": dig(run.recipe, "gates", "budget")},
+        **{"run": run.label, "method": run.method, "model": run.get("model")},
+        **{"seed": run.recipe.run.seed, "budget": run.recipe.gates.budget},
         **{f"dense_{name}": dense, name: compact, f"{name}_change": _difference(dense, compact)},
         f"validation_{name}": run.value("compact", "validation"),
         **{key: run.get(key) for key in ("macs_left", "params_left", "seconds")},
@@ -320,11 +297,11 @@ _LAYERS = (
 
 
 def unprunable(run: Run) -> Table:
-    """Return the channels that could not be pruned, and the reasons; summaries of older versions call them frozen."""
+    """Return the channels that could not be pruned, and the reasons."""
     rows = [
         {"layer": row["layer"], "channels": row["channels"], "unprunable": channels, "reason": reason}
         for row in run.get("layers") or []
-        for reason, channels in (row.get("unprunable") or row.get("frozen") or {}).items()
+        for reason, channels in (row.get("unprunable") or {}).items()
     ]
     numbers = (_number("channels", "channels", count), _number("unprunable", "unprunable", count))
     return Table(f"{run.label}: unprunable channels", (*_words("layer"), *numbers, Column("reason", "why")), rows)
@@ -338,7 +315,7 @@ def provenance(run: Run) -> Table:
     environment, machine = run.environment, run.environment.get("machine") or {}
     error, steps, seconds = run.get("certificate", "max_error"), run.get("steps"), run.get("seconds")
     facts = {
-        "seed": dig(run.recipe, "run", "seed"),
+        "seed": run.recipe.run.seed,
         "commit": environment.get("commit"),
         "Python": environment.get("python"),
         "packages": ", ".join(f"{k} {v}" for k, v in (environment.get("packages") or {}).items()) or None,
@@ -346,7 +323,7 @@ def provenance(run: Run) -> Table:
         "processor": machine.get("processor"),
         "cores, threads": f"{machine.get('cores')}, {machine.get('threads')}" if machine else None,
         "GPUs": ", ".join(machine.get("gpus") or []) or None,
-        "device, precision": ", ".join(str(dig(run.recipe, "run", key) or "?") for key in ("device", "precision")),
+        "device, precision": f"{run.recipe.run.device}, {run.recipe.run.precision}",
         "steps": None if steps is None else count(steps),
         "time": None if seconds is None else duration(seconds),
         "compact = gated": None
