@@ -65,7 +65,7 @@ def recipe(name: str, args: argparse.Namespace, seed: int = 0, **fields: Any) ->
         penalty = {"gates.budget": found.gates.budget, "penalty.weight": found.penalty.weight}
         changes = {**gates, **penalty, **limits, "finetune.epochs": 0, "run.trackers": (), **changes}
         found = catalog.get("digits")
-        changes = {key: value for key, value in changes.items() if key not in ("data.spec", "search.converged_after")}
+        changes = {key: value for key, value in changes.items() if key != "data.spec"}
     else:
         changes |= {} if args.data is None else {"data.spec": args.data}
         changes |= {} if args.epochs is None else {"search.epochs": args.epochs}

@@ -5,8 +5,8 @@
     python reproduce/table4_runtime.py --smoke | --published
 
 The paper removes channels once, when the structure has converged. Here they are removed progressively while it does.
-"Epochs to settle" is the first epoch after which at most 1 % of the gates differ from the final ones. All times are of
-one process after another; compare them only if nothing else ran. ``--dense`` trains the network without gates too.
+Our gates have converged at the first epoch after which at most 1 % of them differ from the final ones. All times are
+of one process after another; compare them only if nothing else ran. ``--dense`` trains the network without gates too.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ COLUMNS = {
     "model": "model",
     "method": "method",
     "epochs": "epochs",
-    "epochs_to_convergence": "epochs before convergence",
-    "epochs_to_settle": "epochs to settle",
+    "epochs_to_convergence": "epochs to convergence",
     "seconds_per_epoch": "seconds per epoch before convergence",
     "time_to_solution": "time to solution",
     "of_l0_hc": "of L0-HC",
@@ -38,18 +37,16 @@ COLUMNS = {
 
 def timed(made: Recipe, method: str, folder: RunFolder, summary: dict[str, Any]) -> dict[str, Any]:
     """Return the row of one finished run."""
-    converged = (summary.get("convergence") or {}).get("epoch")
     lines = [line for line in folder.metrics.read() if line.get("phase") == "search" and "seconds" in line]
-    before = [line["seconds"] for line in lines if converged is None or line["epoch"] <= converged]
     result, settled = summary.get("compact") or summary["dense"], summary.get("settled_epoch")
+    before = [line["seconds"] for line in lines if settled is None or line["epoch"] <= settled]
     data = made.data.spec.partition(":")[0]
     return {
         "data": DATA.get(data, data),
         "model": MODELS.get(made.model.spec.removesuffix("_dep_l0"), made.model.spec),
         "method": method,
         "epochs": str(made.search.epochs + made.finetune.epochs),
-        "epochs_to_convergence": "not noticed" if converged is None else f"{converged:g}",
-        "epochs_to_settle": "" if settled is None else f"{settled:g}",
+        "epochs_to_convergence": "" if settled is None else f"{settled:g}",
         "seconds_per_epoch": f"{statistics.fmean(before):.1f}" if before else "",
         "seconds": summary["seconds"],
         "time_to_solution": f"{summary['seconds'] / 60:.1f} min",

@@ -109,7 +109,7 @@ class Member:
                 **({"draw": "image"} if per_image else {}),
             ),
             penalty=PenaltySection(weight=self.weight, kind="params", scale="share"),
-            search=SearchSection(epochs=self.epochs, cut="never", renew_statistics=False, converged_after=0.15),
+            search=SearchSection(epochs=self.epochs, cut="never", renew_statistics=False),
             weight_optimizer=WeightOptimizerSection(lr=0.05, weight_decay=5e-4, schedule="cosine"),
             gate_optimizer=GateOptimizerSection(lr=self.rate),
             run=RunSection(

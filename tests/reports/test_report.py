@@ -124,7 +124,7 @@ def test_a_speedup_that_was_not_measurable_is_not_claimed(known: Run) -> None:
 
 
 def test_the_search_is_marked_in_the_panel_of_the_budget(known: Run) -> None:
-    moments = {"converged", "frozen", "channels cut"}
+    moments = {"frozen", "channels cut"}
     cost = drawn(known, "cost")
     assert moments <= set(cost.get_legend_handles_labels()[1])
     assert cost.get_xlim() == (1, 4)

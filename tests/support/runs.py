@@ -94,7 +94,6 @@ def _summary(names: list[str], kept: list[int], gates: int) -> dict[str, Any]:
         "certificate": {"max_error": 1e-16, "dtype": "float64", "inputs": 3},
         "groups": {layer: {"gates": gates, "open": left} for layer, left in zip(names, kept, strict=True)},
         "layers": layers,
-        "convergence": {"epoch": 2.5, "step": 25},
         "compactions": [{"epoch": 3.0, "step": 30, "macs_share": 0.6}],
         "steps": 60,
         "seconds": 7440.0,
@@ -114,7 +113,6 @@ def _metrics(names: list[str], kept: list[int], gates: int, epochs: int) -> list
              "kept": shares, "open_gates": opened, "seconds": 40.0 + epoch}
         )  # fmt: skip
         if epoch == 3:
-            lines.append({"event": "convergence", "phase": "search", "epoch": 2.5, "step": 25})
             lines.append({"event": "compaction", "phase": "search", "epoch": 3.0, "step": 30, "macs_share": 0.6})
     lines.append({"event": "freezing", "phase": "search", "epoch": epochs, "step": 10 * epochs})
     for epoch in (1, 2):

@@ -15,7 +15,6 @@ from depl0.app.recipes.toml import with_overrides
 from depl0.app.runtime import execution as compiling
 from depl0.errors import TrainingError
 from depl0.search.freezing import freeze_network
-from depl0.search.state import StablePeriod, can_converge
 from depl0.surgery.record import record_of
 from tests.networks.tiny import Noisy, interrupt, run, tiny_gated, tiny_recipe
 from tests.support.resume import what_matters
@@ -23,7 +22,7 @@ from tests.support.resume import what_matters
 pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
 
 SEARCH = {"search__epochs": 8, "weight_optimizer__lr": 0.1}
-SETTLES = {"search__converged_after": 0.075, "search__converged_change": 0.08, "search__ramp": 0.3}
+SETTLES = {"search__ramp": 0.3}
 RECIPES: dict[str, dict[str, Any]] = {
     "progressive": {},
     "progressive, penalty": {
@@ -107,7 +106,6 @@ def test_rounded_networks_have_rounded_sizes_all_the_way(whole: dict[str, Path])
 def test_never_leaves_the_network_whole_until_everything_is_trained(whole: dict[str, Path]) -> None:
     summary = summary_of(whole["never"])
     assert summary["compactions"] == [] == events(whole["never"], "compaction")
-    assert summary["convergence"] is not None
     assert summary["budget_reached"] <= 0.5
     state = sorted((whole["never"] / "checkpoints").glob("step-*"))[-1]
     dense = sum(p.numel() for p in tiny_gated().host.parameters())
@@ -138,7 +136,7 @@ def test_a_run_resumes_across_compactions(
     name: str, offsets: list[int], whole: dict[str, Path], tmp_path: Path
 ) -> None:
     out, done = tmp_path / "run", 0
-    happened = events(whole[name], "compaction") or events(whole[name], "convergence")
+    happened = events(whole[name], "compaction") or events(whole[name], "freezing")
     for step in (min(happened[0]["step"] + offset, 29) for offset in offsets):
         with pytest.raises(TrainingError, match=f"interrupted at step {step};"):
             run(recipe_of(name), out, Noisy(at_step=step - done, act=interrupt), resume=done > 0)
@@ -179,26 +177,6 @@ def test_frozen_gates_leave_those_that_are_gone_closed() -> None:
     frozen = freeze_network(gated, gated.config.changed(budget=0.6))
     assert not frozen.gates[gone].any()
     assert 0.4 < gated.snapshot().share(frozen.gates > 0, "macs") <= 0.6
-
-
-# -- convergence -----------------------------------------------------------------------------------------------------
-
-
-def test_a_slow_drift_is_no_rest() -> None:
-    open_gates = torch.ones(100, dtype=torch.bool)
-    stay = StablePeriod(open_gates.clone(), 0.0)
-    for epoch in range(1, 9):
-        open_gates[epoch] = False  # one in a hundred, every epoch
-        stay = stay.after(open_gates.clone(), float(epoch), 0.01)
-        assert not stay.lasts(float(epoch), 2.0)
-    assert stay.since == 8.0
-    assert not stay.lasts(9.9, 2.0) and stay.lasts(10.0, 2.0)
-
-
-def test_gates_that_have_not_begun_to_move_are_no_convergence() -> None:
-    all_open, some = torch.ones(4, dtype=torch.bool), torch.tensor([True, True, False, True])
-    assert not can_converge(all_open, 0.9, None) and can_converge(some, 0.1, None)
-    assert not can_converge(some, 0.5, 0.6) and can_converge(some, 0.6, 0.6)
 
 
 def test_a_run_that_shrinks_channels_last_goes_on_to_the_bit(tmp_path: Path) -> None:

@@ -344,7 +344,8 @@ def _search_trainer(
             """Write the pruned model at the end. Before that there is no network that Ultralytics could open."""
             if not self.stop:
                 return False
-            compact = self.depl0_search.finish(self.ema.ema)
+            self.model.host.load_state_dict(self.ema.ema.host.state_dict())
+            compact = self.depl0_search.finish()
             self.record, self.ema.ema = record_of(compact), _for_ultralytics(compact)
             return bool(super().save_model())
 

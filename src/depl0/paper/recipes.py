@@ -62,14 +62,13 @@ def _gates(source: Source, variant: Variant, **others: Any) -> GatesSection:
     return variant.gates(**{"preset": "reference", "evaluation": "paper", "draw": "image", **others})
 
 
-def _search(epochs: int, converged_epochs: int) -> dict[str, Any]:
+def _search(epochs: int) -> dict[str, Any]:
     """Return the sections that all published experiments share, and their search."""
     search = SearchSection(
         epochs=epochs,
         cut="never",
         first_scores="none",
         renew_statistics=False,
-        converged_after=converged_epochs / epochs,
     )
     return {"search": search, "distill": DistillSection(weight=0.0)}
 
@@ -90,7 +89,7 @@ def vgg16(base: str, data: Mapping[str, Any], source: Source, variant: Variant) 
         ),
         weight_optimizer=WeightOptimizerSection(lr=0.05, momentum=0.9, weight_decay=5e-4, **steps),
         gate_optimizer=GateOptimizerSection(lr=GATE_LR, **gate_steps),
-        **_search(_cifar_epochs(source), 20),
+        **_search(_cifar_epochs(source)),
     )
 
 
@@ -116,7 +115,7 @@ def resnet56(base: str, data: Mapping[str, Any], source: Source, variant: Varian
         gate_optimizer=GateOptimizerSection(
             lr=GATE_LR, schedule="step", milestones=milestones, factor=0.2 if source == "paper" else 0.1
         ),
-        **_search(_cifar_epochs(source), 20),
+        **_search(_cifar_epochs(source)),
     )
 
 
@@ -139,7 +138,7 @@ def resnet50(base: str, source: Source, variant: Variant) -> Recipe:
         ),
         gate_optimizer=GateOptimizerSection(lr=GATE_LR, schedule="step", milestones=milestones, factor=0.2),
         finetune=FinetuneSection(epochs=10, gated=True, **last),
-        **_search(90, 8),
+        **_search(90),
     )
 
 

@@ -1,1 +1,1 @@
-"""Selection of the channels to remove: scores, convergence, freezing, and the search for any training loop."""
+"""Selection of the channels to remove: scores, freezing, and the search for any training loop."""

@@ -24,8 +24,6 @@ class SearchChanges(TypedDict, total=False):
     first_scores: FirstScores
     compensate: bool
     renew_statistics: bool
-    converged_change: float
-    converged_after: float
 
 
 @final
@@ -47,8 +45,6 @@ class SearchConfig:
             initial scores close.
         renew_statistics: re-estimate batch-norm statistics for the frozen gates, from ``calibrate``; kept if the loss
             on other batches falls.
-        converged_change: the fraction of the gates that may open or close while the search counts as settled.
-        converged_after: the fraction of the search that it must have been settled for to have converged.
 
     Raises:
         InputError: a field has a value that is not allowed, or fields contradict each other.
@@ -64,11 +60,9 @@ class SearchConfig:
     first_scores: FirstScores = "taylor"
     compensate: bool = False
     renew_statistics: bool = True
-    converged_change: float = 0.01
-    converged_after: float = 0.1
 
     def __post_init__(self) -> None:
-        for name in ("warmup", "ramp", "converged_change", "converged_after"):
+        for name in ("warmup", "ramp"):
             value = getattr(self, name)
             if not 0 <= value <= 1:
                 raise InputError(f"{name} must be between 0 and 1, got {value!r} instead.")

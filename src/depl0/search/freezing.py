@@ -69,14 +69,6 @@ def freeze_network(
     return Freezing(selection.gates, selection.forced, renewed, fitted, latency)
 
 
-def fit_to_frozen(gated: GatedModel, *, calibration: Calibration | None, compensated: bool, renewed: bool) -> None:
-    """Adjust a network with frozen gates again, after its weights were replaced."""
-    broadcast_buffers(gated)
-    gates = gated.evaluation_gates().cpu()
-    gated.free_gates()
-    _fit(gated, gates, gated.evaluation_gates(), calibration, compensated, renewed)
-
-
 def _fit(
     gated: GatedModel,
     gates: Tensor,

@@ -20,29 +20,23 @@ from depl0._util.process import library_defaults, warn_caller
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 from depl0.gated.wrapping import check_wrappers
-from depl0.gates import hard_concrete
-from depl0.host.copies import isolated_deepcopy
 from depl0.host.network import require_unsharded
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.config import CutPolicy, SearchChanges, SearchConfig
-from depl0.search.freezing import Freezing, absorb_bn_and_sync, fit_to_frozen, freeze_network
+from depl0.search.freezing import Freezing, absorb_bn_and_sync, freeze_network
 from depl0.search.importance import first_scores
 from depl0.search.reconstruction import reconstruction_scores
 from depl0.search.recovery.compensation import compensate
 from depl0.search.state import (
-    Convergence,
     Cut,
     SearchListener,
     SearchState,
-    StablePeriod,
-    can_converge,
     closed_streak,
     closing_gates,
     cut_is_profitable,
     first_streak,
 )
 from depl0.surgery.extraction import Shrunk, carry_over, carry_over_copy, check_can_be_carried
-from depl0.surgery.record import state_shapes
 
 CHECKS = 50
 """Number of gate checks per search; each synchronizes the device."""
@@ -163,26 +157,27 @@ class Search:
         """Freeze the gates within the budget and re-estimate batch-norm statistics; the network stays gated."""
         self._release()
         with self._listener.freezing():
-            freezing = freeze_network(self.gated, **self._fitting)
+            freezing = freeze_network(
+                self.gated,
+                calibration=self._calibration,
+                compensated=self.config.compensate,
+                renewed=self.config.renew_statistics,
+            )
             self._state.frozen = True
             self._listener.frozen(freezing)
         return freezing
 
     @library_defaults()
-    def finish(self, average: nn.Module | None = None) -> nn.Module:
+    def finish(self) -> nn.Module:
         """Freeze the gates, if they are not frozen yet, and return the pruned model: a plain, verified network.
 
-        Before the last step it warns: all remaining channels are closed at once, without any training afterwards.
-
-        Args:
-            average: one of ``averages``, whose weights are used in place of the current ones.
+        Before the last step it warns: all remaining channels are closed at once, without any training afterwards. To
+        use averaged weights, load them into ``gated.host`` before.
 
         Raises:
             CertificateError: the pruned model would compute other outputs; nothing is returned.
             GateError: the search has diverged.
         """
-        if average is not None:
-            self._copy_in(average)  # before anything is changed
         if not self._state.frozen:
             if self.done < self.steps:
                 warn_caller(
@@ -192,7 +187,7 @@ class Search:
                 )
             self.freeze()
         broadcast_buffers(self.gated)  # ranks have seen different data since the gates were frozen
-        return self.gated.extract() if average is None else self._averaged(average).extract()
+        return self.gated.extract()
 
     @library_defaults()
     def cut(self, closing: Tensor) -> bool:
@@ -223,16 +218,11 @@ class Search:
         """True if the gates can move, after the warm-up."""
         return self._state.released
 
-    @property
-    def convergence(self) -> Convergence | None:
-        """The time of convergence, or None if the search has not converged."""
-        return self._state.convergence
-
     # -- state -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the search, as numbers and tensors; ``gated.state_dict()`` is needed as well."""
-        return {**self._state.to_dict(), "search": self._identity()}
+        return {**vars(self._state), "search": self._identity()}
 
     @library_defaults()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -241,7 +231,7 @@ class Search:
         Raises:
             InputError: the state belongs to a search with other steps, another budget or another network.
         """
-        absent = self._state.to_dict().keys() - state.keys() if isinstance(state, Mapping) else {"search"}
+        absent = vars(self._state).keys() - state.keys() if isinstance(state, Mapping) else {"search"}
         if absent or "search" not in state:
             raise InputError(
                 f"the saved state of a search has no {min(absent, default='search')!r}: it is not the result of "
@@ -259,7 +249,7 @@ class Search:
         if shrunk is not None:
             self._carry(shrunk)
         self._check_optimizers()
-        self._state = SearchState.from_dict(state)
+        self._state = SearchState(**{name: state[name] for name in vars(self._state)})
         self._hold_open()
 
     def _identity(self) -> dict[str, Any]:
@@ -294,9 +284,7 @@ class Search:
                 )
             self._start_from(scores, calibration)
         if gated.config.budget is None:  # with a budget, all gates are open now: the target is the full cost
-            log_alpha = self._log_alpha()
-            self._state.closed_streak = first_streak(log_alpha, gated.config.evaluation)
-            self._state.first_open = self._open_gates(log_alpha)
+            self._state.closed_streak = first_streak(self._log_alpha(), gated.config.evaluation)
         self._state.released = True
 
     def _start_from(self, scores: Tensor, calibration: Calibration) -> None:
@@ -325,22 +313,18 @@ class Search:
     # -- at regular checks -------------------------------------------------------------------------------------------
 
     def _check_gates(self) -> bool:
-        """Record whether the search has converged, and shrink the network if that is profitable."""
+        """Shrink the network if that is profitable."""
         state, every = self._state, max(1, round(self.steps / CHECKS))
-        if state.done % every or not state.released or state.frozen:
+        follows = self._policy == "progressive" and self._is_followed
+        if state.done % every or not state.released or state.frozen or not follows:
             return False
         log_alpha = self._log_alpha()
         if not bool(log_alpha.isfinite().all()):  # reported elsewhere, with the step and the cause
             return False
-        if state.convergence is None:
-            self._note_convergence(log_alpha)
-        if self._policy == "progressive" and self._is_followed:
-            state.closed_streak = closed_streak(log_alpha, state.closed_streak, self.gated.config.evaluation)
-            network = self.gated.snapshot()
-            closing = closing_gates(network, self.gated.config, log_alpha, state.closed_streak)
-            if cut_is_profitable(network, closing):
-                return self.cut(closing)
-        return False
+        state.closed_streak = closed_streak(log_alpha, state.closed_streak, self.gated.config.evaluation)
+        network = self.gated.snapshot()
+        closing = closing_gates(network, self.gated.config, log_alpha, state.closed_streak)
+        return cut_is_profitable(network, closing) and self.cut(closing)
 
     @property
     def _policy(self) -> CutPolicy:
@@ -354,27 +338,9 @@ class Search:
         """True if the synchronization of gradients adapts to the parameters of a smaller host."""
         return self.config.cut != "auto" or world_size() == 1 or self.gated.has_wrapper
 
-    def _note_convergence(self, log_alpha: Tensor) -> None:
-        """Report convergence if the open gates have stayed the same for long enough."""
-        config, state, has_budget = self.config, self._state, self.gated.config.budget is not None
-        open_gates, change = self._open_gates(log_alpha), config.converged_change
-        reached_at = config.warmup + config.ramp if has_budget else None
-        if not can_converge(open_gates, state.done / self.steps, reached_at, state.first_open, change):
-            return
-        stable = state.stable or StablePeriod(open_gates, state.done)
-        state.stable = stable.after(open_gates, state.done, change)
-        if not state.stable.lasts(state.done, config.converged_after * self.steps):
-            return
-        state.convergence = Convergence(state.done, int(state.stable.since))
-        self._listener.converged(state.convergence)
-
     @torch.no_grad()
     def _log_alpha(self) -> Tensor:
         return broadcast(self.gated.log_alpha()).cpu()
-
-    def _open_gates(self, log_alpha: Tensor) -> Tensor:
-        is_open = hard_concrete.evaluation_gates(log_alpha, self.gated.config.evaluation) > 0
-        return is_open & ~self.gated.removed
 
     # -- objects with the host's parameters --------------------------------------------------------------------------
 
@@ -415,41 +381,11 @@ class Search:
             for copied in copies:
                 copied.match_size(self.gated)
             if not copies and not carry_over_copy(average, self._host.host, shrunk):
-                raise _no_copy(average)
+                raise InputError(
+                    f"averages holds a {type(average).__name__} with no copy of the network in it.",
+                    hint="pass a module around a copy of the gated network or of its host.",
+                )
         self._host = self.gated.host_state()
-
-    @property
-    def _fitting(self) -> dict[str, Any]:
-        """Return the settings for adjusting the network to frozen gates."""
-        config = self.config
-        return {
-            "calibration": self._calibration,
-            "compensated": config.compensate,
-            "renewed": config.renew_statistics,
-        }
-
-    def _averaged(self, average: nn.Module) -> GatedModel:
-        """Return a copy of the frozen model with averaged weights, adjusted to the gates."""
-        own, copied = isolated_deepcopy(self.gated), self._copy_in(average)
-        assert isinstance(own, GatedModel), "a copy is of the same class"
-        own.host.load_state_dict(copied.state_dict())
-        fit_to_frozen(own, **self._fitting)
-        return own
-
-    def _copy_in(self, average: nn.Module) -> nn.Module:
-        """Return the copy of the current host in an average."""
-        host = self.gated.host
-        copies = [module for module in average.modules() if type(module) is type(host)]
-        for module in copies:
-            if state_shapes(module) == state_shapes(host):
-                return module
-        if not copies:
-            raise _no_copy(average)
-        raise InputError(
-            f"finish(average=...) got a {type(average).__name__} whose network still has the channels that the search "
-            "has cut: it is not in averages=.",
-            hint="pass it to depl0.Search(averages=[...]) when the search begins, so that it is cut too.",
-        )
 
 
 def _check_alike(gated: GatedModel) -> None:
@@ -461,10 +397,3 @@ def _check_alike(gated: GatedModel) -> None:
             f"round_to must be the same in all processes, got {gated.config.round_to} here.",
             hint="pass the same round_to to depl0.attach in every process.",
         )
-
-
-def _no_copy(average: nn.Module) -> InputError:
-    return InputError(
-        f"averages holds a {type(average).__name__} with no copy of the network in it.",
-        hint="pass a module around a copy of the gated network or of its host.",
-    )

@@ -248,10 +248,6 @@ class SearchSection(Section):
     """Refit downstream layers by least squares after pruning."""
     renew_statistics: Flag = True
     """Re-estimate batch-norm statistics for the frozen gates, and keep them if the loss falls."""
-    converged_change: BelowOne = 0.01
-    """Fraction of the gates that may still open or close while the search counts as settled."""
-    converged_after: ShareAbove0 = 0.1
-    """Fraction of the search's steps for which it must have been settled to count as converged."""
     label_smoothing: BelowOne = 0.0
     """Fraction of every label spread over all classes, if the task has classes."""
     clip_norm: Above0 | None = None

@@ -128,12 +128,8 @@ def cost(axes: Axes, run: Run) -> str:
             axes.plot(
                 cuts, [0.025] * len(cuts), "|", color=SKY, markersize=9, markeredgewidth=1.8, label="channels cut"
             )
-        for event, label, color, dashes in (
-            ("convergence", "converged", PURPLE, "-."),
-            ("freezing", "frozen", INK, "--"),
-        ):
-            for epoch in epochs.get(event, [])[:1]:
-                axes.axvline(epoch, color=color, linestyle=dashes, linewidth=1.2, label=label, clip_on=False)
+        for epoch in epochs.get("freezing", [])[:1]:
+            axes.axvline(epoch, color=INK, linestyle="--", linewidth=1.2, label="frozen", clip_on=False)
         axes.set_ylim(0, 1.05)
         _in_percent(axes, 100)
     return "Parameters left" if of == "params" else "MACs left"

@@ -47,7 +47,7 @@ class Run:
     epochs: list[dict[str, Any]]
     """the epoch lines of ``metrics.jsonl``"""
     events: list[dict[str, Any]]
-    """its other lines: convergence, compaction, freezing"""
+    """its other lines: compaction, freezing"""
     answers: dict[str, Any]
     """content of ``answers.json``"""
 

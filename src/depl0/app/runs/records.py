@@ -18,10 +18,11 @@ from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability
 from depl0.host.inputs import ExampleInputs
 from depl0.latency import Speedup, speedup, summarise, time_networks
-from depl0.search.state import settled_since
 from depl0.surgery.files import file_size
 from depl0.surgery.record import CompactRecord, record_of
 
+CHANGE = 0.01
+"""fraction of the gates that may differ from the final set while a search counts as settled"""
 SCALE = 1000
 """open probabilities are written in thousandths, which takes a tenth of the bytes and is precise enough for figures"""
 BATCH = 32
@@ -59,8 +60,12 @@ def settled_epoch(lines: Sequence[Mapping[str, Any]], final: Sequence[float], ru
     wanted = torch.tensor(final) > 0
     if not opened or any(len(gates) != len(wanted) for _, gates in opened):
         return None
-    place = settled_since([gates for _, gates in opened], wanted)
-    return float(opened[-1 if place is None else place][0])
+    settled = opened[-1][0]
+    for epoch, gates in reversed(opened):
+        if float((gates != wanted).double().mean()) > CHANGE:
+            break
+        settled = epoch
+    return float(settled)
 
 
 def _dense_channels(host: nn.Module, sizes: dict[str, int]) -> dict[str, list[int]]:

@@ -93,7 +93,6 @@ def _summary(
         "params_left": left["params"],
         "latency_budget": state.latency,
         "freezing": state.freezing,
-        "convergence": state.convergence,
         "settled_epoch": _settled(session, frozen),
         "compactions": state.compactions,
         "certificate": dataclasses.asdict(record.certificate),

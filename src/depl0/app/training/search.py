@@ -42,7 +42,7 @@ from depl0.search.config import SearchConfig
 from depl0.search.freezing import Freezing, freeze_network
 from depl0.search.rounds import cut_in_rounds
 from depl0.search.search import Search
-from depl0.search.state import Convergence, Cut, SearchListener
+from depl0.search.state import Cut, SearchListener
 from depl0.select.gates import select_gates
 
 _SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
@@ -136,14 +136,6 @@ class SearchRecorder(SearchListener):
     def __init__(self, session: Session, gated: GatedModel) -> None:
         self._session, self._gated, self._score_before = session, gated, 0.0
 
-    def converged(self, convergence: Convergence) -> None:
-        """Record when the open gates settled."""
-        session = self._session
-        epoch, since = self._in_epochs(convergence.step), self._in_epochs(convergence.since)
-        session.state.convergence = {"epoch": epoch, "step": session.global_step, "since_epoch": since}
-        session.log_event("convergence", epoch, since_epoch=since)
-        session.reporter.note(f"the search has converged: the open gates have stayed since epoch {since:.4g}")
-
     @contextmanager
     def freezing(self) -> Iterator[None]:
         """Measure the network before its gates are frozen."""
@@ -192,8 +184,6 @@ def search_config(recipe: Recipe, trained: bool) -> SearchConfig:
         first_scores=search.first_scores if has_learned else "none",
         compensate=search.compensate,
         renew_statistics=search.renew_statistics,
-        converged_change=search.converged_change,
-        converged_after=search.converged_after,
     )
 
 

@@ -57,7 +57,6 @@ class RunState:
     freezing: dict[str, Any] | None = None
     """effect of freezing the gates, as in ``summary.json``"""
     latency: dict[str, Any] | None = None
-    convergence: dict[str, Any] | None = None
     compactions: list[dict[str, Any]] = field(default_factory=list)
     """epoch, step and remaining fraction of the MACs whenever the network became smaller"""
     record: str | None = None
