@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
 
-from depl0.app.reports.canvas import BLUE, GREEN, GREY, GRID, INK, ORANGE, PURPLE, SKY, Drawing
+from depl0.app.reports.canvas import BLUE, GREEN, GREY, GRID, INK, ORANGE, SKY, Drawing
 from depl0.app.reports.run import Layer, Run, dig
 
 LOG_FROM = 30
