@@ -54,6 +54,23 @@ def test_data_that_do_not_fit_are_refused_in_words(name: str) -> None:
         depl0.prune(network(), inputs(1), data=data, recover=None)
 
 
+class FixedBatch(nn.Module):
+    """Its code holds the size of a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = self.layers(x.view(16, 4))
+        return scores
+
+
+def test_a_network_for_one_size_of_a_batch_is_refused_with_the_reason() -> None:
+    with pytest.raises(InputError, match=r"runs on batch 1 .* not on its first example alone .*\nhint: write x.shape"):
+        depl0.prune(FixedBatch(), inputs(), data=[inputs()], recover=None)
+
+
 def test_a_network_that_is_not_of_numbers_is_refused() -> None:
     for value, words in ((NAN, r"2\.weight holds NaN\."), (INF, r"2\.weight holds infinite values\.")):
         model: Any = network()

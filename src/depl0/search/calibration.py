@@ -32,7 +32,7 @@ from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.host.copies import run_host
 from depl0.host.inputs import ExampleInputs, as_tensors
-from depl0.host.network import annotate_forward_errors
+from depl0.host.network import annotate_forward_errors, first_line
 from depl0.search.recovery.memory import BATCH
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -92,7 +92,7 @@ class Calibration:
             )
         if isinstance(batches, DataLoader):
             if loss is not None and (batch := _sample_batch(batches)) is not None:
-                _pair(batch)
+                pair_of(batch)
             batches = independent_loader(batches)
         if not _has_length(batches):
             batches = _first(read_as_user(batches))  # it may not be readable a second time
@@ -127,7 +127,7 @@ class Calibration:
             if self.loss is None:
                 inputs, targets = as_tensors(_without_targets(batch, self.network)), None
             else:
-                inputs, targets = _pair(batch)
+                inputs, targets = pair_of(batch)
                 inputs = as_tensors(inputs)
             if self.network is not None:
                 inputs, targets = on_device((inputs, targets), self.network.device)
@@ -137,15 +137,15 @@ class Calibration:
             raise _no_batches()
 
 
-def _pair(batch: Any) -> tuple[Any, Any]:
+def pair_of(batch: Any, when: str = "with a loss") -> tuple[Any, Any]:
     """Return inputs and targets of a batch; raise an error if it is not a pair."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2:
         return batch[0], batch[1]
-    found, hint = type(batch).__name__, "leave the loss out if batches are inputs alone."
-    if isinstance(batch, (tuple, list)):
-        found = f"a {found} of {len(batch)} entries"
-        hint = "group its entries, for example calibrate=[((a, b), y) for a, b, y in loader]; or leave the loss out."
-    raise InputError(f"with a loss, a batch of calibrate must be a pair (inputs, targets), got {found} instead.", hint)
+    found = type(batch).__name__ + (f" of {len(batch)} entries" if isinstance(batch, (tuple, list)) else "")
+    raise InputError(
+        f"{when}, a batch must be a pair (inputs, targets), got {found} instead.",
+        hint="group its entries, for example [((a, b), y) for a, b, y in loader]; inputs alone need no loss or steps.",
+    )
 
 
 def _sample_batch(loader: DataLoader[Any]) -> Any:
@@ -171,8 +171,16 @@ def _check(host: nn.Module, inputs: Any, name: str, tried: set[Any]) -> None:
     kind = tuple((tensor.dtype, tensor.shape[1:]) for tensor in example.tensors())
     if kind not in tried:
         tried.add(kind)
-        with annotate_forward_errors(host, example, name):
+        try:
             run_host(host, example.first())
+        except Exception as error:
+            with annotate_forward_errors(host, example, name):
+                run_host(host, example)
+            raise InputError(
+                f"the network runs on {name}, but not on its first example alone ({first_line(error)}): its code "
+                "depends on the number of examples.",
+                hint="write x.shape[0] instead of the number, for example x.view(x.shape[0], -1).",
+            ) from error
 
 
 def _has_length(batches: Any) -> bool:

@@ -30,6 +30,7 @@ from depl0.search.calibration import (
     hold_out,
     is_image_batch,
     on_device,
+    pair_of,
 )
 from depl0.search.recovery.distillation import DistillationLoss, kept_channels
 from depl0.search.recovery.memory import FreedMemory, check_memory, needed_memory
@@ -147,7 +148,7 @@ def prune(
     if steps is not None:
         data = list(islice(data, max(steps, MOST_BATCHES))) if isinstance(data, Iterator) else data
         for batch in islice(data, 1):
-            _check_targets(_pair(batch)[1], loss)
+            _check_targets(pair_of(batch, "with steps")[1], loss)
     original = isolated_deepcopy(check_host(model))
     networks: dict[float, nn.Module] = {}
     with ProgressLine(quiet=quiet) as progress:
@@ -367,22 +368,12 @@ def _check_targets(targets: Any, loss: Loss | None) -> None:
         )
 
 
-def _pair(batch: Any) -> tuple[Any, Any]:
-    """Return inputs and targets of a training batch."""
-    if not isinstance(batch, (tuple, list)) or len(batch) != 2:
-        raise InputError(
-            f"with steps, a batch must be a pair (inputs, targets), got {type(batch).__name__} instead.",
-            hint="leave steps out to prune without labels.",
-        )
-    return batch[0], batch[1]
-
-
 def _endless_pairs(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
     """Yield pairs (inputs, targets) in an endless loop, on the network's device."""
     while True:
         found = False
         for batch in read_as_user(data):
             found = True
-            yield on_device(_pair(batch), device)
+            yield on_device(pair_of(batch, "with steps"), device)
         if not found:
             raise InputError("data gives no batches.", hint="pass a data loader or a list of batches.")

@@ -121,7 +121,6 @@ class Search:
         self._state = SearchState()
         self._has_begun = False
         self._host = gated.host_state()
-        _check_alike(gated)
         if state is None:
             self._hold_open()
             self._check_optimizers()
@@ -386,14 +385,3 @@ class Search:
                     hint="pass a module around a copy of the gated network or of its host.",
                 )
         self._host = self.gated.host_state()
-
-
-def _check_alike(gated: GatedModel) -> None:
-    """Raise InputError if ranks use different values of ``round_to``."""
-    own = torch.tensor(gated.config.round_to, device=gated.device)
-    differs = (own != broadcast(own)).float()
-    if bool(all_reduce_mean(differs) > 0):
-        raise InputError(
-            f"round_to must be the same in all processes, got {gated.config.round_to} here.",
-            hint="pass the same round_to to depl0.attach in every process.",
-        )
