@@ -88,7 +88,7 @@ def test_names_cannot_become_markup(tmp_path: Path) -> None:
     ("words", "message"),
     [
         ("report nowhere", "nowhere is not the folder of a run"),
-        ("report study", "comparison.json is damaged: 'members' is missing"),
+        ("report study", "comparison.json cannot be used: KeyError: 'members'"),
         ("report . --format pdf", "--format must be one of html, md, got 'pdf' instead"),
     ],
 )

@@ -58,8 +58,7 @@ def prepared(name: str, folder: Path) -> Path:
     elif name == "study.json":
         recipe = write_recipe(tiny_recipe())
         members = [{"name": "a", "recipe": recipe}]
-        failed = {"a": {"kind": "InputError", "message": "no", "hint": None}}
-        path.write_text(json.dumps({"version": 1, "members": members, "failures": failed}))
+        path.write_text(json.dumps({"members": members}))
     else:
         shutil.rmtree(folder)
         write_run(folder, layers=2, gates=3, epochs=2)

@@ -12,7 +12,7 @@ RESERVED = frozenset(
     {
         *("budget", "budget_of", "change", "commit", "cost_left", "data", "error", "file_bytes", "latency_ms"),
         *("latency_ms_32", "macs", "macs_left", "memory_bytes", "memory_bytes_32", "method", "model", "name"),
-        *("on_frontier", "params", "params_left", "run", "seconds", "seed", "status", "steps"),
+        *("params", "params_left", "run", "seconds", "seed", "status", "steps"),
     }
 )
 """names that summaries and studies use for other entries"""

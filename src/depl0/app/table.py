@@ -47,18 +47,9 @@ def shown(column: Column, value: Any) -> str:
     return column.missing if value is None or value == "" else column.show(value)
 
 
-def text_table(
-    title: str,
-    titles: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    notes: Sequence[str] = (),
-    *,
-    words: Sequence[str] = (),
-) -> Table:
-    """Return a table whose cells are text already; the first column and those named are words, the others figures."""
-    columns = [
-        Column(name, name, is_number=place > 0 and name not in words, missing="") for place, name in enumerate(titles)
-    ]
+def text_table(title: str, titles: Sequence[str], rows: Sequence[Sequence[str]], notes: Sequence[str] = ()) -> Table:
+    """Return a table whose cells are text already; the first column is words, the others figures."""
+    columns = [Column(name, name, is_number=place > 0, missing="") for place, name in enumerate(titles)]
     return Table(title, columns, [dict(zip(titles, row, strict=True)) for row in rows], tuple(notes))
 
 

@@ -13,11 +13,12 @@ from depl0.app.data import shown_data
 from depl0.app.methods import METHODS
 from depl0.app.recipes.recipe import Recipe, folder_name, for_method, task_of
 from depl0.app.recipes.toml import with_overrides
+from depl0.app.reports.canvas import style, write
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.processes import is_first_process
-from depl0.app.studies.pictures import write_comparison
+from depl0.app.studies.pictures import comparison
 from depl0.app.studies.study import Outcome, Result, Study, to_json
-from depl0.app.studies.tables import describe, is_on_frontier, made_with, over_seeds, tabulate
+from depl0.app.studies.tables import describe, made_with, over_seeds, tabulate
 from depl0.app.studies.workers import Workers
 from depl0.app.table import Table, markdown_page
 from depl0.errors import InputError
@@ -148,7 +149,10 @@ class Comparison:
             if is_first_process():
                 atomic_write(folder / "comparison.json", to_json(result))
                 atomic_write(folder / "comparison.md", markdown_page(table).encode())
-                write_comparison(result, folder)
+                drawing = comparison(result)
+                if drawing is not None:
+                    with style():
+                        write(drawing.figure(), folder, drawing.name)
             return result, table
 
         return study, *publish(study.run(reporter, publish, workers))
@@ -169,8 +173,6 @@ class Comparison:
             for method in self.methods
             for members in [[described[self._name(method, budget, seed)] for seed in self.seeds]]
         ]
-        for row in rows:
-            row["on_frontier"] = is_on_frontier(row, rows, self.metric)
         times = [member["dense_latency_ms"] for member in described.values() if member["dense_latency_ms"] is not None]
         dense, gates = f"dense_{self.metric.name}", self.recipe.gates
         return {

@@ -39,7 +39,6 @@ class Failure:
 
     kind: str
     message: str
-    hint: str | None = None
 
 
 class LostWorkerError(TrainingError):
@@ -53,7 +52,7 @@ def run_member(recipe: Recipe, path: Path, reporter: Reporter) -> Failure | None
     except RunInterruptedError:
         raise
     except Depl0Error as error:
-        return Failure(type(error).__name__, error.message, error.hint)
+        return Failure(type(error).__name__, error.message)
     except (OSError, MemoryError, RuntimeError) as error:  # for instance, a full disk or a device out of memory
         return Failure(type(error).__name__, f"{type(error).__name__}: {error}")
     return None

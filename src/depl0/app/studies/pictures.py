@@ -11,10 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from depl0._util.io import read_json
-from depl0.app.reports.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Drawing, style, write
+from depl0.app.reports.canvas import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, Drawing
 from depl0.app.reports.figures import series
 from depl0.app.reports.report import StudyPart
 from depl0.app.reports.run import Run, read_runs
+from depl0.app.runs.checkpoint import wrap_content_errors
 from depl0.app.studies.study import Result
 from depl0.app.studies.tables import paired_differences, tabulate
 from depl0.app.tasks import metric_in
@@ -26,44 +27,26 @@ MARKERS = "oDs^vPX<>*"
 SIZE = 7.0, 4.4
 
 
-def write_comparison(result: Result, folder: Path) -> None:
-    """Write the drawings of a comparison as PNG, SVG and PDF."""
-    with style():
-        for drawing in comparison(result):
-            write(drawing.figure(), folder, drawing.name)
-
-
-def comparison(result: Result) -> list[Drawing]:
-    """Return the drawings of a comparison at several budgets, none for a single budget or without finished members.
-
-    The metric is drawn against the cost and, if latency was measured for all, against the milliseconds.
-    """
-    metric = metric_in(result)
+def comparison(result: Result) -> Drawing | None:
+    """Return the metric against the cost for a comparison at several budgets, None without finished members."""
+    metric, across = metric_in(result), f"fraction of the {COSTS[result['of']]} left"
     done = [row for row in result["methods"] if row[metric.name]["mean"] is not None]
     if len({row["budget"] for row in result["methods"]}) < 2 or not done:
-        return []
-    made = []
-    for x, across in (
-        ("cost_left", f"fraction of the {COSTS[result['of']]} left"),
-        ("latency_ms", "latency, batch 1 (ms)"),
-    ):
+        return None
 
-        def draw(axes: Axes, x: str = x, across: str = across) -> None:
-            _draw_methods(axes, result, done, x)
-            axes.set_xlabel(across)
+    def draw(axes: Axes) -> None:
+        _draw_methods(axes, result, done)
+        axes.set_xlabel(across)
 
-        if all(row[x]["mean"] is not None for row in done):
-            name = "comparison" if x == "cost_left" else "comparison-latency"
-            made.append(Drawing(name, f"{metric.label} by {across}", *SIZE, draw))
-    return made
+    return Drawing("comparison", f"{metric.label} by {across}", *SIZE, draw)
 
 
-def _draw_methods(axes: Axes, result: Result, done: list[dict[str, Any]], x: str) -> None:
-    """Draw the metric of all networks against another number, a line for each method with its spread shaded."""
+def _draw_methods(axes: Axes, result: Result, done: list[dict[str, Any]]) -> None:
+    """Draw a line for each method with its spread shaded."""
     metric, methods = metric_in(result), list(dict.fromkeys(row["method"] for row in done))
     for place, method in enumerate(methods):
-        rows = sorted((row for row in done if row["method"] == method), key=lambda row: row[x]["mean"])
-        xs, ys = (np.array([row[name]["mean"] for row in rows]) for name in (x, metric.name))
+        rows = sorted((row for row in done if row["method"] == method), key=lambda row: row["cost_left"]["mean"])
+        xs, ys = (np.array([row[name]["mean"] for row in rows]) for name in ("cost_left", metric.name))
         deviations = np.array([row[metric.name]["sd"] or 0.0 for row in rows])
         colour = COLOURS[place % len(COLOURS)]
         axes.plot(xs, ys, color=colour, marker=MARKERS[place % len(MARKERS)], markersize=5, label=method)
@@ -79,8 +62,7 @@ def _draw_methods(axes: Axes, result: Result, done: list[dict[str, Any]], x: str
     axes.set_title(f"{result['recipe']}: {result['model']} on {result['data'].partition(':')[0]}")
     remarks = [metric.unit] * bool(metric.unit) + [metric.direction] * (not metric.higher_is_better)
     axes.set_ylabel(f"test {metric.label}" + (f" ({', '.join(remarks)})" if remarks else ""))
-    if x == "cost_left":
-        axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
+    axes.xaxis.set_major_formatter(PercentFormatter(xmax=1.0, decimals=0))
     axes.legend(loc="best")
 
 
@@ -88,22 +70,18 @@ def _draw_methods(axes: Axes, result: Result, done: list[dict[str, Any]], x: str
 
 
 def read_study(folder: Path) -> tuple[list[Run], StudyPart]:
-    """Return the started runs of a comparison, and the comparison's own part of the page."""
-    path = folder / "comparison.json"
-    try:
-        result = read_json(path)
+    """Return the finished runs of a comparison, and the comparison's own part of the page."""
+    with wrap_content_errors(str(folder / "comparison.json")):
+        result = read_json(folder / "comparison.json")
         tables = [table for table in (tabulate(result), paired_differences(result)) if table.rows]
-        names = [str(member["name"]) for member in result["members"]]
-        drawings = comparison(result)
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        reason = f"{error} is missing" if isinstance(error, KeyError) else error
-        raise InputError(f"{path} is damaged: {reason}.", hint="call depl0 compare again to write it.") from error
-    names = [name for name in names if (folder / name / "recipe.toml").is_file()]
+        drawing = comparison(result)
+        names = [member["name"] for member in result["members"] if member["status"] == "finished"]
     if not names:
-        raise InputError(f"no run of the study {folder} has begun.", hint="call depl0 compare first.")
+        raise InputError(f"no run of the study {folder} has finished.", hint="call depl0 compare again.")
     runs, groups = read_runs([folder / name for name in names]), dict[str, list[Run]]()
     for name, run in zip(names, runs, strict=True):
         groups.setdefault(name.rpartition("/seed-")[0] or name, []).append(run)
+    drawings = [] if drawing is None else [drawing]
     if any(_judged(run)[0] for run in runs):
         label = "Metric by epoch, mean and range over seeds"
         drawings.append(Drawing("curves", label, *SIZE, lambda axes: draw_curves(axes, groups)))

@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, final
 
@@ -18,6 +18,7 @@ from depl0._util.io import atomic_write, read_json
 from depl0._util.progress import StopRequested, check_stop
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe, write_recipe
+from depl0.app.runs.checkpoint import wrap_content_errors
 from depl0.app.runs.folder import RunFolder, differences
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.processes import is_first_process
@@ -26,7 +27,6 @@ from depl0.app.studies.workers import Job, Workers
 from depl0.app.tasks import metric_in
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
 
-VERSION = 1
 POLL_SECONDS = 0.2
 _OTHER = "choose another --out."
 
@@ -74,7 +74,6 @@ class Study:
                     if failure is not None:
                         self._failures[name] = failure
                         reporter.note(f"{name} failed: {failure.message}")
-                    self._write()
                     after_each(self.outcomes())
             except (RunInterruptedError, StopRequested, KeyboardInterrupt) as error:
                 outcomes = self.outcomes()
@@ -100,14 +99,11 @@ class Study:
                 reporter.note(f"{place}: finished already")
                 continue
             reporter.note(place)
-            self._failures.pop(name, None)
             yield name, run_member(recipe, self.folder / name, reporter)
 
     def _on(self, workers: Workers, reporter: Reporter) -> Generator[tuple[str, Failure | None], None, None]:
         """Submit all unfinished members to workers, and yield each with its failure, if any, once it has ended."""
         left = [name for name in self.members if not self._is_finished(name)]
-        for name in left:
-            self._failures.pop(name, None)
         jobs = {name: workers.submit(self.folder, name) for name in left}
         reporter.note(f"{len(left)} of {len(self.members)} members submitted; they print to {self.folder / LOGS}")
         try:
@@ -128,40 +124,34 @@ class Study:
         return self._outcome(name).status == "finished"
 
     def _outcome(self, name: str) -> Outcome:
+        folder = RunFolder(self.folder / name)
         try:
-            summary = RunFolder(self.folder / name).summary()
-            if summary is not None:
-                float(summary["compact"][metric_in(summary).name])
-                return Outcome(name, "finished", summary=summary)
+            with wrap_content_errors(str(folder.path / "summary.json")):
+                summary = folder.summary()
+                if summary is not None:
+                    float(summary["compact"][metric_in(summary).name])
+                    return Outcome(name, "finished", summary=summary)
         except FormatError as error:
-            return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message, error.hint))
-        except (LookupError, TypeError, ValueError) as error:
-            damage = f"{self.folder / name / 'summary.json'} is damaged: {error}."
-            return Outcome(name, "failed", failure=Failure(FormatError.__name__, damage))
+            return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message))
         if name in self._failures:
             return Outcome(name, "failed", failure=self._failures[name])
-        return Outcome(name, "half done" if RunFolder(self.folder / name).has_begun else "not started")
+        return Outcome(name, "half done" if folder.has_begun else "not started")
 
     # -- study.json --------------------------------------------------------------------------------------------------
 
     def _write(self) -> None:
         if not is_first_process():
             return
-        described = {
-            "version": VERSION,
-            "members": [{"name": name, "recipe": write_recipe(recipe)} for name, recipe in self.members.items()],
-            "failures": {name: asdict(failure) for name, failure in self._failures.items()},
-        }
+        members = [{"name": name, "recipe": write_recipe(recipe)} for name, recipe in self.members.items()]
         self.folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(self._file, to_json(described))
+        atomic_write(self._file, to_json({"members": members}))
 
     def _take_up(self) -> None:
-        """Raise if a folder belongs to something else, and load the recorded failures of this study."""
+        """Raise if a folder belongs to something else."""
         if self.folder.exists() and not self.folder.is_dir():
             raise InputError(f"{self.folder} is a file, not a folder for a comparison.", hint=_OTHER)
         if self._file.exists():
-            members, self._failures = _read(self._file)
-            self._check_same(members)
+            self._check_same(_read(self._file))
         elif self.folder.exists() and any(not entry.name.endswith(".part") for entry in self.folder.iterdir()):
             raise InputError(f"{self.folder} is not empty and holds no comparison.", hint=_OTHER)
 
@@ -212,15 +202,11 @@ def to_json(value: Any) -> bytes:
     return (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode()
 
 
-def _read(path: Path) -> tuple[dict[str, Recipe], dict[str, Failure]]:
+def _read(path: Path) -> dict[str, Recipe]:
     try:
         found = read_json(path)
-        if found["version"] > VERSION:
-            raise FormatError(f"{path} was written by a newer depl0.", hint="install a newer depl0.")
-        members = {
+        return {
             member["name"]: parse_recipe(member["recipe"], f"{member['name']} in {path}") for member in found["members"]
         }
-        failures = {name: Failure(**failure) for name, failure in found["failures"].items()}
-        return members, failures
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise FormatError(f"{path} is damaged: {error}.", hint=_OTHER) from error

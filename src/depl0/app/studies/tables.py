@@ -11,34 +11,27 @@ from typing import Any
 
 from depl0._util.io import read_json
 from depl0.app.reports.run import dig
-from depl0.app.reports.tables import fraction
 from depl0.app.studies.study import Outcome, Result
 from depl0.app.table import MISSING, Table, text_table
 from depl0.app.tasks import Metric, metric_in
 from depl0.gates.threshold import COSTS
 
-SAME_COST = 0.005
-"""costs that differ by at most this fraction of the dense cost count as equal on the frontier"""
 _T_QUANTILES = "12.706 4.303 3.182 2.776 2.571 2.447 2.365 2.306 2.262 2.228 2.201 2.179 2.160 2.145 2.131"
 """97.5 % quantiles of Student's t for 1, 2, … degrees of freedom; the last is used for more"""
 MADE_WITH = ("commit", "depl0", "torch")
 """entries that identify the origin of a figure"""
-AGREEMENTS = {"equal_answers": "equal answers", "output_error": "output error"}
-"""measures of agreement with the dense network and their titles; the first available one is shown"""
 
 
 def measures(summary: dict[str, Any] | None, metric: Metric) -> dict[str, Any]:
     """Return the numbers of a run, None for those that are missing; ``change`` is compact minus dense."""
     found, name = summary or {}, metric.name
-    compact, dense, agreement = (found.get(part) or {} for part in ("compact", "dense", "agreement"))
+    compact, dense = (found.get(part) or {} for part in ("compact", "dense"))
     before, after = dense.get(name), compact.get(name)
     return {
         name: after,
         f"dense_{name}": before,
         "change": None if before is None or after is None else after - before,
         f"validation_{name}": dig(found, "validation", "compact", name),
-        "equal_answers": agreement.get("equal"),
-        "output_error": agreement.get("error"),
         "cost_left": found.get("budget_reached"),
         **{key: found.get(key) for key in ("macs_left", "params_left", "seconds")},
         "latency_ms": compact.get("latency_ms"),
@@ -50,12 +43,6 @@ def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:
     """Return a member's entry in the study's JSON file: status, numbers (None if missing), and error."""
     error = None if outcome.failure is None else outcome.failure.message
     return {"name": outcome.name, "status": outcome.status, **measures(outcome.summary, metric), "error": error}
-
-
-def shown_agreement(members: Iterable[dict[str, Any]]) -> str | None:
-    """Return the entry of :data:`AGREEMENTS` to show, or None if members were not compared with the dense network."""
-    members = list(members)
-    return next((name for name in AGREEMENTS if any(member.get(name) is not None for member in members)), None)
 
 
 def over_seeds(members: Sequence[dict[str, Any]], metric: Metric) -> dict[str, Any]:
@@ -84,28 +71,6 @@ def with_spread(mean: float | None, deviation: float | None, show: Callable[[flo
     if mean is None:
         return MISSING
     return show(mean) + ("" if deviation is None else f" ± {show(deviation).lstrip('+')}") + unit
-
-
-def is_on_frontier(row: dict[str, Any], rows: list[dict[str, Any]], metric: Metric) -> bool:
-    """Return True unless another row is better in metric or cost and not worse in the other, beyond their spread."""
-    if row[metric.name]["mean"] is None:
-        return False
-    sign = 1 if metric.higher_is_better else -1
-    for other in rows:
-        if other is row or other[metric.name]["mean"] is None:
-            continue
-        gain = sign * _beyond_spread(other, row, metric.name, 0.0)
-        saving = -_beyond_spread(other, row, "cost_left", SAME_COST)
-        if min(gain, saving) >= 0 and max(gain, saving) > 0:
-            return False
-    return True
-
-
-def _beyond_spread(a: dict[str, Any], b: dict[str, Any], name: str, floor: float) -> float:
-    """Return the difference of two means, or 0 if it is within the spread over seeds (or within ``floor``)."""
-    difference: float = a[name]["mean"] - b[name]["mean"]
-    spread = math.hypot(a[name]["sd"] or 0.0, b[name]["sd"] or 0.0)
-    return difference if abs(difference) > max(spread, floor) else 0.0
 
 
 def paired_differences(result: Result) -> Table:
@@ -139,42 +104,38 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 
 def tabulate(result: Result) -> Table:
-    """Return the table of a comparison; with several budgets it marks the rows on the frontier."""
-    metric, agreement = metric_in(result), shown_agreement(result["members"])
-    several = len({row["budget"] for row in result["methods"]}) > 1
-    held_out = f"validation_{metric.name}"
-    has_held_out = any(member[held_out] is not None for member in result["members"])
-
-    def number(key: str, show: Callable[[float], str], unit: str = "") -> Callable[[dict[str, Any]], str]:
-        return lambda row: with_spread(row[key]["mean"], row[key]["sd"], show, unit) if key in row else ""
-
-    def seeds(row: dict[str, Any]) -> str:
-        n, asked = row.get("n", ""), row.get("asked", "")
-        return str(n) if n == asked else f"{n} of {asked}"
+    """Return the table of a comparison; with several budgets it begins with the dense network."""
+    metric, several = metric_in(result), len({row["budget"] for row in result["methods"]}) > 1
+    unit, held_out = f" {metric.unit}".rstrip(), f"validation_{metric.name}"
 
     def percent(value: float) -> str:
         return f"{100 * value:.1f}"
 
-    unit = f" {metric.unit}".rstrip()
-    columns: dict[str, Callable[[dict[str, Any]], str] | None] = {
-        "method": lambda row: row["method"],
-        "budget": (lambda row: f"{row['budget']:g}" if "budget" in row else "") if several else None,
-        "n": seeds,
-        f"validation {metric.label}": number(held_out, metric.number, unit) if has_held_out else None,
-        f"test {metric.label}" if has_held_out else metric.label: number(metric.name, metric.number, unit),
-        "change": number("change", lambda value: metric.number(value, sign=True)),
-        AGREEMENTS[agreement or "equal_answers"]: number(agreement, percent, " %") if agreement else None,
-        "MACs left": number("macs_left", percent, " %"),
-        "parameters left": number("params_left", percent, " %"),
-        "latency, batch 1": number("latency_ms", "{:.2f}".format, " ms") if agreement else None,
-        "time": number("seconds", "{:,.0f}".format, " s"),
-        "frontier": (lambda row: ("yes" if row["on_frontier"] else "no") if row.get("n") else "") if several else None,
+    def has(name: str) -> bool:
+        return any(member[name] is not None for member in result["members"])
+
+    shows: dict[str, tuple[str, Callable[[float], str], str]] = {
+        f"validation {metric.label}": (held_out, metric.number, unit),
+        f"test {metric.label}" if has(held_out) else metric.label: (metric.name, metric.number, unit),
+        "change": ("change", lambda value: metric.number(value, sign=True), ""),
+        "MACs left": ("macs_left", percent, " %"),
+        "parameters left": ("params_left", percent, " %"),
+        "latency, batch 1": ("latency_ms", "{:.2f}".format, " ms"),
+        "time": ("seconds", "{:,.0f}".format, " s"),
     }
-    shown = {title: cell for title, cell in columns.items() if cell is not None}
-    rows = [*([_dense_row(result, metric)] if several else []), *result["methods"]]
-    cells = [[cell(row) for cell in shown.values()] for row in rows]
-    title = f"{result['recipe']}: methods compared"
-    return text_table(title, tuple(shown), cells, _notes(result, metric, several), words=("frontier",))
+    shows = {title: show for title, show in shows.items() if show[0] not in (held_out, "latency_ms") or has(show[0])}
+    cells = []
+    for row in [*([_dense_row(result, metric)] if several else []), *result["methods"]]:
+        n, asked = row.get("n", ""), row.get("asked", "")
+        budget = [f"{row['budget']:g}" if "budget" in row else ""] if several else []
+        seeds = str(n) if n == asked else f"{n} of {asked}"
+        numbers = [
+            with_spread(row[key]["mean"], row[key]["sd"], show, unit) if key in row else ""
+            for key, show, unit in shows.values()
+        ]
+        cells.append([row["method"], *budget, seeds, *numbers])
+    titles = ("method", *(["budget"] if several else []), "n", *shows)
+    return text_table(f"{result['recipe']}: methods compared", titles, cells, _notes(result, metric, several))
 
 
 def _dense_row(result: Result, metric: Metric) -> dict[str, Any]:
@@ -185,17 +146,12 @@ def _dense_row(result: Result, metric: Metric) -> dict[str, Any]:
 
 
 def _notes(result: Result, metric: Metric, several: bool) -> list[str]:
-    """Return the lines below a table: settings, frontier, members that are missing, and versions."""
+    """Return the lines below a table: settings, members that are missing, and versions."""
     budgets = "Budgets as fractions" if several else f"Budget {result['budget']:g}"
     notes = [
         f"{budgets} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
         f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
     ]
-    if several:
-        notes.append(
-            f"On the frontier: no other row is better in {metric.label} or cost without being worse in the other; "
-            f"differences within the spread, or of {fraction(SAME_COST)} of the cost, count as none."
-        )
     if not metric.higher_is_better:
         notes.append(f"{metric.title}: {metric.direction}.")
     missing = [
