@@ -50,5 +50,6 @@ class LastLogAlpha:
 def _versions(modules: tuple[nn.Module | None, ...]) -> Iterator[tuple[int, int]]:
     """Yield the identity and the version of every tensor of the modules; in-place operations change the version."""
     for module in modules:
-        for tensor in () if module is None else (*module.parameters(), *module.buffers()):
-            yield id(tensor), tensor._version
+        for part in () if module is None else module.modules():
+            for tensor in (*part._parameters.values(), *part._buffers.values()):  # faster than parameters()
+                yield id(tensor), 0 if tensor is None else tensor._version
