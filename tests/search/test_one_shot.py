@@ -133,6 +133,29 @@ def test_a_loss_of_ones_own_and_wrong_steps(trained: nn.Module) -> None:
     with pytest.raises(InputError, match=r"targets must be a tensor of integer class indices, got torch\.float32"):
         depl0.prune(trained, example, data=floats, steps=4)
 
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scores = trained
+
+        def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+            return {"scores": self.scores(x)}
+
+    with pytest.raises(InputError, match="must return a tensor of class scores, got dict instead"):
+        depl0.prune(Named(), example, data=BATCHES, steps=4)
+
+
+def test_data_that_are_too_few_to_compare_networks_are_mentioned(trained: nn.Module) -> None:
+    example = torch.randn(1, 1, 6, 6)
+    with pytest.warns(UserWarning, match="data holds 1 examples, too few to hold any back"):
+        compact = depl0.prune(trained, example, data=[example], recover=None)
+    assert depl0.info(compact).agreement is None
+
+
+def test_a_wrong_augmentation_is_named_before_anything_is_done(trained: nn.Module) -> None:
+    with pytest.raises(InputError, match=r"^the result of augment must be a tensor, .* got int instead"):
+        depl0.prune(trained, torch.randn(1, 1, 6, 6), data=INPUTS, recover=4, augment=lambda images: 3)
+
 
 def test_other_budgets_and_wrong_ones(trained: nn.Module) -> None:
     options: dict[str, Any] = {"of": "params", "groups": "inner", "recover": None}
@@ -191,7 +214,7 @@ def lopsided() -> tuple[nn.Module, list[torch.Tensor]]:
     with torch.no_grad():
         network[2].weight[2:] *= 1e-4
         network[2].bias.zero_()
-    return network, [torch.randn(64, 8)]
+    return network, [torch.randn(1024, 8)]
 
 
 def kept(compact: nn.Module) -> list[int]:

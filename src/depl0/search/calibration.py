@@ -49,6 +49,7 @@ BATCH_SIZE = BATCH
 """Largest batch if examples can be mixed: twice as many steps of half the size recover more in the same time."""
 HELD_OUT = 8
 """Every eighth example is held out."""
+FIRST = "on the first batch, before anything was done"
 
 Augment: TypeAlias = "bool | Callable[[Any], Any]"
 
@@ -351,7 +352,7 @@ def check_augment(augment: Augment, batch: Any) -> None:
             hint="pass a function that returns a changed batch of inputs.",
         )
     with isolated_random():
-        augmented(batch, augment, "on the first batch, before anything was done")
+        ExampleInputs.of(augmented(batch, augment, FIRST), "the result of augment")
 
 
 def is_image_batch(batch: Any) -> bool:

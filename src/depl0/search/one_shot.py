@@ -19,7 +19,8 @@ from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel, attach
 from depl0.host.copies import isolated_deepcopy
-from depl0.host.network import check_host, first_line
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import check_host, evaluation_mode, first_line
 from depl0.search.calibration import (
     MOST_BATCHES,
     Augment,
@@ -27,6 +28,7 @@ from depl0.search.calibration import (
     Loss,
     call,
     check_augment,
+    examples_in,
     hold_out,
     is_image_batch,
     on_device,
@@ -164,6 +166,13 @@ def prune(
         calibration = Calibration.of(() if data is None else data, task_loss, gated, "data")
         assert calibration is not None, "data are batches"
         inputs, held_out = hold_out(calibration.inputs()) if steps is None else (calibration.inputs(), [])
+        if steps is not None and loss is None:
+            _check_scores(original, inputs[0])
+        if steps is None and not held_out:
+            warn_caller(
+                f"data holds {sum(map(examples_in, inputs))} examples, too few to hold any back: the pruned network is "
+                "not compared with the original one. Pass about 1,024."
+            )
         check_memory(needed_memory(gated, inputs, trained=steps is not None or recovery_steps > 0), gated.device)
         comparison = compare_by(original, held_out[0], class_axis) if held_out else None
         if comparison is not None and (missing := missing_classes(original, held_out, comparison)) is not None:
@@ -355,6 +364,17 @@ def _check_training(steps: int | None, lr: float) -> None:
         raise InputError(f"steps must be an integer of at least 2, got {steps!r} instead.")
     if not lr > 0:
         raise InputError(f"lr must be a number above 0, got {lr!r} instead.")
+
+
+def _check_scores(network: nn.Module, batch: Any) -> None:
+    """Raise InputError if the default loss does not apply to the network's outputs."""
+    with evaluation_mode(network), torch.no_grad():
+        outputs = ExampleInputs.of(batch).first().run(network)
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            f"without a loss, the network must return a tensor of class scores, got {type(outputs).__name__} instead.",
+            hint="pass loss=…, a function of (outputs, targets).",
+        )
 
 
 def _check_targets(targets: Any, loss: Loss | None) -> None:
