@@ -20,6 +20,7 @@ from tests.networks.readers import READERS, Plain, gated_of, inputs, state_of
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Damping that leaves the fit exact in float64."""
     monkeypatch.setattr("depl0.search.recovery.regression.DAMPING", 1e-12)
+    monkeypatch.setattr("depl0.search.recovery.regression.FEW_ROWS", 0.0)
 
 
 def closing(gated: GatedModel, *gates: int) -> Tensor:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from depl0.search.recovery.regression import Moments, fit_depthwise, ridge
+from depl0.search.recovery.regression import Moments, damping, fit_depthwise, fit_patches, ridge
 
 
 @pytest.mark.parametrize("centred", [True, False])
@@ -23,7 +23,7 @@ def test_moments_of_rows_far_from_zero_keep_their_precision(centred: bool) -> No
     precise = rows.double() - (rows.double().mean(0) if centred else 0)
     torch.testing.assert_close(gram, precise.T @ precise / len(precise), rtol=1e-9, atol=1e-6)
     assert float(torch.linalg.eigvalsh(gram)[0]) > 0
-    fitted = ridge(gram, moments.cross, torch.zeros(3, 24, dtype=torch.float64))
+    fitted = ridge(gram, moments.cross, torch.zeros(3, 24, dtype=torch.float64), damping(gram, moments.rows))
     error = moments.error(fitted, moments.wanted_mean - fitted @ moments.mean)
     assert float((error / moments.energy).max()) < 0.02
 
@@ -41,3 +41,24 @@ def test_filters_of_scaled_and_shifted_channels_are_fitted_exactly(monkeypatch: 
     constant = -(shift / scale)[:, 0] * weight.sum((1, 2, 3)) * is_open
     torch.testing.assert_close(fit.constant, constant)
     assert fit.before > 0.1 and fit.after < 1e-9
+
+
+def test_a_layer_with_fewer_rows_than_columns_is_not_fitted_to_their_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A classifier reads one row from each image; its error counts on other images."""
+    rng = torch.Generator().manual_seed(0)
+    weight, common = torch.randn(5, 60, generator=rng).double(), torch.randn(8, 60, generator=rng).double()
+    scales, is_open = torch.logspace(0, -1, 60).double(), torch.arange(60) % 2 == 0
+    rows, others = (
+        torch.randn(n, 60, generator=rng) * scales + torch.randn(n, 8, generator=rng).double() @ common / 8**0.5
+        for n in (40, 4000)
+    )
+
+    def error_on_others() -> float:
+        moments = Moments()
+        moments.add(rows, rows @ weight.T)
+        fit = fit_patches(weight, moments, is_open, torch.ones(5, dtype=torch.bool))
+        return float((others @ (weight - fit.weight).T - fit.constant).square().mean())
+
+    found, closed = error_on_others(), float((others @ (weight * ~is_open).T).square().mean())
+    monkeypatch.setattr("depl0.search.recovery.regression.FEW_ROWS", 0.0)
+    assert found < 0.5 * error_on_others() and found < 0.5 * closed

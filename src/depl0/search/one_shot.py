@@ -220,7 +220,8 @@ def prune(
             done = recovered(pruned)
             agreement = None if comparison is None else measure_agreement(pruned, original, held_out, comparison)
             note_agreement(pruned, agreement, done)
-            progress.result(_outcome(done, agreement))
+            steps_done = "" if done is None else f"{done.steps} steps, "
+            progress.result(f"{steps_done}{agreement or 'not compared with the original network'}")
             _warn_of_little_gain(done, agreement)
             networks[share] = pruned
             if on_ready is not None:
@@ -256,29 +257,19 @@ def note_agreement(compact: nn.Module, agreement: Agreement | None, recovery: Re
     remember(compact, replace(record, agreement=agreement, recovery=trained or record.recovery))
 
 
-def _outcome(recovery: Recovery | None, agreement: Agreement | None) -> str:
-    """Return the last line of a network's progress output."""
-    steps = "" if recovery is None else f"{recovery.steps} steps, "
-    return f"{steps}{agreement or 'not compared with the original network'}"
-
-
 def _warn_of_little_gain(recovery: Recovery | None, agreement: Agreement | None) -> None:
-    if recovery is not None and _gained_nothing(recovery):
-        warn_caller(
-            f"the recovery of {recovery.steps} steps gained nothing: the held-out loss went from "
-            f"{recovery.before:.3g} to {recovery.after:.3g}. Try another lr, or recover=None to save the time.",
-        )
+    if recovery is not None and recovery.before is not None and recovery.after is not None:
+        is_whole = recovery.steps >= WARMUP_STEPS and not recovery.interrupted
+        if is_whole and recovery.after > (1 - LEAST_GAIN) * recovery.before:
+            warn_caller(
+                f"the recovery of {recovery.steps} steps gained nothing: the held-out loss went from "
+                f"{recovery.before:.3g} to {recovery.after:.3g}. Try another lr, or recover=None to save the time.",
+            )
     if agreement is not None and is_hopeless(agreement):
         warn_caller(
             f"the pruned network has little in common with the original one: {agreement}. Ask for a larger budget, "
             "recover longer (recover=2000) or train it with labels (steps=…).",
         )
-
-
-def _gained_nothing(recovery: Recovery) -> bool:
-    if recovery.before is None or recovery.after is None or recovery.interrupted or recovery.steps < WARMUP_STEPS:
-        return False
-    return recovery.after > (1 - LEAST_GAIN) * recovery.before
 
 
 def finetune(

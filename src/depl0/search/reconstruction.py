@@ -67,7 +67,11 @@ PRICE_ROUNDS = 4
 def reconstruction_scores(
     gated: GatedModel, batches: Iterable[Any], of: BudgetKind, config: GateConfig | None = None
 ) -> Tensor:
-    """Return a standardised score for every gate; high scores are important. The network is not changed.
+    """Return a standardised score for every gate: its error relative to its cost. The network is not changed.
+
+    A channel costs less if its neighbours are narrower, and a channel of a residual stream, all of whose neighbours are
+    cut, loses most of its cost. So with a budget, costs are those in the remaining network: the costs are updated
+    several times in the network that the scores select.
 
     Args:
         gated: the gated model to score.
@@ -76,19 +80,7 @@ def reconstruction_scores(
         config: the budget and rules of the final network; None: costs are those of the current network.
     """
     errors, weighted = _errors(gated, batches)
-    return scores_of_errors(gated, errors, of, config, 1.0 if weighted else EXPONENT)
-
-
-def scores_of_errors(
-    gated: GatedModel, errors: Tensor, of: BudgetKind, config: GateConfig | None, exponent: float
-) -> Tensor:
-    """Return a standardised score for every gate: its error relative to its cost, both as logarithms.
-
-    A channel costs less if its neighbours are narrower, and a channel of a residual stream, all of whose neighbours are
-    cut, loses most of its cost. So with a budget, costs are those in the remaining network: the costs are updated
-    several times in the network that the scores select.
-    """
-    present = ~gated.removed
+    exponent, present = 1.0 if weighted else EXPONENT, ~gated.removed
     gates, price = present.float(), None
     for _ in range(1 if config is None or config.budget is None else PRICE_ROUNDS):
         at_gates = gated.expected.value_and_gradient(gates.to(_device(gated)), counted(of))[1].double().cpu()
@@ -390,7 +382,7 @@ def _view(weight: Tensor, consumer: ConsumerLayer, observer: _Observer, scale: T
     gates = consumer.gates.repeat_interleave(block)
     is_open = gate_values(gates, observer.gates) > 0
     gram, flat = gram[is_open][:, is_open], flat[:, is_open] / max(energy, 1e-30) ** 0.5
-    strength = damping(gram) or 1.0
+    strength = damping(gram, observer.seen[consumer.weight].rows) or 1.0
     inverse = torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=gram.dtype))
     if len(flat) > len(gram):  # the error only depends on WᵀW
         flat = torch.linalg.qr(flat, mode="r").R

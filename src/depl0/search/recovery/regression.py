@@ -14,7 +14,9 @@ from depl0._util.process import without_autocast
 from depl0.errors import InputError
 
 DAMPING = 1e-3
-"""λ, as a fraction of the mean diagonal of the Gram matrix."""
+"""Smallest λ, as a fraction of the mean diagonal of the Gram matrix."""
+FEW_ROWS = 1.0
+"""λ for few rows, relative to the uncertainty of the Gram matrix (:func:`damping`)."""
 WIDE = 1152
 """Number of columns above which a layer's channels are fitted instead of its patches."""
 
@@ -33,6 +35,7 @@ class Moments:
         self.centred = centred
         self.count = 0.0
         """Number of rows, or the sum of their weights."""
+        self.rows = 0
         self.mean, self.wanted_mean = torch.zeros(0), torch.zeros(0)
         """E[P] and E[Y], or zeros if no constant can be fitted."""
         self._pp, self._yp, self._yy = torch.zeros(0), torch.zeros(0), torch.zeros(0)
@@ -63,6 +66,7 @@ class Moments:
         self._pp, self._yp, self._yy = sums
         self.mean, self.wanted_mean = mean, wanted_mean
         self.count += added
+        self.rows += len(rows)
 
     @property
     def gram(self) -> Tensor:
@@ -96,23 +100,31 @@ def is_wide(weight: Tensor) -> bool:
     return weight[0].numel() > WIDE and weight[0, 0].numel() > 1
 
 
-def damping(gram: Tensor) -> float:
-    """Return λ for a Gram matrix."""
-    return float(DAMPING * gram.diagonal().mean())
+def damping(gram: Tensor, rows: int) -> float:
+    """Return λ for the Gram matrix of this number of rows.
+
+    In a Gram matrix of few rows, columns depend on each other that do not in other data. A classifier has one row of a
+    thousand columns for each image. So λ is at least r/n of the mean diagonal, for n rows and r = (tr G)² / tr G²
+    independent columns.
+
+    >>> round(damping(torch.eye(4), rows=10_000), 6), round(damping(torch.eye(4), rows=100), 6)
+    (0.001, 0.04)
+    """
+    total, squares = float(gram.trace()), float(gram.square().sum())
+    return total / len(gram) * max(DAMPING, FEW_ROWS * total**2 / max(rows * squares, 1e-300))
 
 
-def ridge(gram: Tensor, cross: Tensor, start: Tensor, strength: float | None = None) -> Tensor:
-    """Return the weights W that minimise E|Y - W·P|² + λ|W - start|², λ being the strength or :func:`damping`.
+def ridge(gram: Tensor, cross: Tensor, start: Tensor, strength: float) -> Tensor:
+    """Return the weights W that minimise E|Y - W·P|² + λ|W - start|², λ being the strength.
 
     The weights hardly change in directions in which the rows have little variance.
 
     >>> gram = torch.eye(2, dtype=torch.float64)
-    >>> ridge(gram, torch.tensor([[2.0, 3.0]], dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64))
+    >>> ridge(gram, torch.tensor([[2.0, 3.0]], dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64), 1e-3)
     tensor([[1.9980, 2.9970]], dtype=torch.float64)
     """
     if not gram.numel():
         return start
-    strength = damping(gram) if strength is None else strength
     damped = gram + strength * torch.eye(len(gram), dtype=gram.dtype)
     right = (cross + strength * start).T
     factor, failed = torch.linalg.cholesky_ex(damped)
@@ -202,7 +214,9 @@ def fit_depthwise(
 
 def _solve(old: Tensor, seen: Moments, columns: Tensor, strength: float | None = None) -> tuple[Tensor, Tensor]:
     new = torch.zeros_like(old)
-    new[:, columns] = ridge(seen.gram[columns][:, columns], seen.cross[:, columns], old[:, columns], strength)
+    gram = seen.gram[columns][:, columns]
+    strength = damping(gram, seen.rows) if strength is None else strength
+    new[:, columns] = ridge(gram, seen.cross[:, columns], old[:, columns], strength)
     return new, seen.wanted_mean - new @ seen.mean
 
 
