@@ -78,9 +78,7 @@ def of_run(path: Path) -> dict[str, Any]:
     source, data, task = open_source(path), open_images(recipe), task_of(recipe)
     example, score = ExampleInputs(source.example, {}), test_score(data, task)
     dense = source.make().eval()
-    trained = (
-        bool(recipe.model.weights) and load_weights(dense, recipe.model.weights, strict=recipe.model.strict) is None
-    )
+    trained = bool(recipe.model.weights) and load_weights(dense, recipe.model.weights, strict=False) is None
     files, scores, bits = {}, {}, 8
     for name, network, judged in (("dense", dense, trained), ("compact", source.module, True)):
         print(f"{recipe.model.spec}: {name}", flush=True)

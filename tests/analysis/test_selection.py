@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import depl0
+from depl0._util.optional import import_torchvision
 from depl0.analysis.plan import Group
-from depl0.app.models.resnet import CifarResNet, ImageNetResNet
+from depl0.app.models.resnet import CifarResNet
 from tests.networks.structures import STRUCTURES
 
 IMAGE = torch.randn(2, 3, 16, 16)
@@ -35,7 +36,8 @@ def test_inner_groups_of_cifar_resnets_are_the_first_convolutions() -> None:
 def test_inner_groups_of_imagenet_resnets_are_the_stem_and_the_first_two_convolutions() -> None:
     """The stem feeds convolutions only: unlike on CIFAR, it is never added to anything."""
     depths = (1, 2, 1, 1)
-    plan = depl0.plan(ImageNetResNet(depths, 10, in_channels=3), torch.randn(2, 3, 32, 32), groups="inner")
+    models = import_torchvision().models
+    plan = depl0.plan(models.ResNet(models.resnet.Bottleneck, depths, 10), torch.randn(2, 3, 32, 32), groups="inner")
     blocks = [(stage, block) for stage, count in enumerate(depths, 1) for block in range(count)]
     assert names(plan) == ["conv1"] + [f"layer{stage}.{block}.conv{i}" for stage, block in blocks for i in (1, 2)]
 

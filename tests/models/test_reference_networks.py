@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from depl0._util.optional import import_torchvision
 from depl0.app.models import build
 from depl0.app.models.resnet import ZeroPadShortcut
 
@@ -32,12 +31,9 @@ CIFAR = (3, 32, 32)
         ("vgg16", {}, CIFAR, 14_724_042, 313_201_664),
         ("resnet20", {}, CIFAR, 269_722, 40_551_040),
         ("resnet20", {"shortcut": "B"}, CIFAR, 272_474, 40_813_184),
-        ("resnet32", {}, CIFAR, 464_154, 68_862_592),
-        ("resnet44", {}, CIFAR, 658_586, 97_174_144),
         ("resnet56", {}, CIFAR, 853_018, 125_485_696),
         ("resnet56", {"shortcut": "B"}, CIFAR, 855_770, 125_747_840),
         ("resnet56_b_dep_l0", {}, CIFAR, 855_770, 125_747_840),
-        ("resnet110", {}, CIFAR, 1_727_962, 252_887_680),
         ("resnet50", {}, (3, 224, 224), 25_557_032, 4_089_184_256),
         ("lenet5", {}, (1, 28, 28), 431_080, 2_293_000),
         ("small_cnn", {}, (1, 8, 8), 65_834, 1_493_632),
@@ -57,13 +53,3 @@ def test_option_a_takes_every_second_pixel_between_channels_of_zeros():
     assert out[:, :8].count_nonzero() == 0
     assert torch.equal(out[:, 8:24], x[:, :, ::2, ::2])
     assert out[:, 24:].count_nonzero() == 0
-
-
-def test_resnet50_is_torchvisions_resnet50():
-    theirs = import_torchvision().models.resnet50(weights=None).eval()
-    ours = build("resnet50").eval()
-    assert list(ours.state_dict()) == list(theirs.state_dict())
-    ours.load_state_dict(theirs.state_dict(), strict=True)
-    images = torch.randn(1, 3, 96, 96)
-    with torch.inference_mode():
-        torch.testing.assert_close(ours(images), theirs(images))

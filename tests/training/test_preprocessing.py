@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from PIL import Image
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
+from depl0.app.models.preprocessing import published_preprocessing
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe
 from depl0.app.training.setup import preprocessing_of, with_preprocessing
@@ -131,22 +130,3 @@ def test_what_a_network_says_of_itself_holds_unless_the_recipe_says_otherwise(fo
     data = with_preprocessing(given, preprocessing_of(given)).data
     assert (data.image_size, data.crop_share, data.mean) == (8, None, (0.5, 0.5, 0.5))
     assert preprocessing_of(tiny_recipe()) == {}
-
-
-def test_a_processor_of_hugging_face(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    assert sys.modules["transformers"] is transformers
-    config = transformers.ViTConfig(
-        hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8, image_size=32, patch_size=16
-    )
-    model = transformers.ViTForImageClassification(config)
-    assert own_preprocessing(model) == {"image_size": (32, 32)}
-    size = {"height": 32, "width": 32}
-    transformers.ViTImageProcessor(size=size, image_mean=[0.1] * 3, image_std=[0.2] * 3, resample=3).save_pretrained(
-        tmp_path
-    )
-    model.save_pretrained(tmp_path)
-    loaded = transformers.ViTForImageClassification.from_pretrained(tmp_path)
-    assert own_preprocessing(loaded) == {
-        "image_size": (32, 32), "crop_share": 1.0, "interpolation": "bicubic", "mean": (0.1,) * 3, "std": (0.2,) * 3
-    }  # fmt: skip

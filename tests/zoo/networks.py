@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from depl0._util.optional import import_torchvision
-from depl0.app.models.resnet import CifarResNet, ImageNetResNet
+from depl0.app.models.resnet import CifarResNet
 from tests.networks.small import PatchTransformer, PreActivationNet, TwoInputNet, UNet
 
 
@@ -81,7 +81,9 @@ def _small(name: str) -> nn.Module:
 
 
 OF_THE_PAPER = {
-    "resnet50": lambda: ImageNetResNet((1, 2, 1, 1), num_classes=10, in_channels=3),
+    "resnet50": lambda: import_torchvision().models.ResNet(
+        import_torchvision().models.resnet.Bottleneck, [1, 2, 1, 1], num_classes=10
+    ),
     "resnet56": lambda: CifarResNet(2, num_classes=10, shortcut="A", in_channels=3),
 }
 
@@ -135,7 +137,7 @@ BUILDERS: dict[str, Callable[[str], nn.Module]] = {
 
 NETWORKS = [
     # the three networks of the paper, and what else we ship
-    Entry("depl0:vgg16", 32), Entry("depl0:resnet56-A", 32), Entry("depl0:resnet20-B", 32), Entry("depl0:resnet50"),
+    Entry("depl0:vgg16", 32), Entry("depl0:resnet56-A", 32), Entry("depl0:resnet20-B", 32),
     Entry("depl0:lenet5", 28),
     # ours, for what no public network has
     Entry("small:unet"), Entry("small:preactivation", 32), Entry("small:two_inputs", 32),

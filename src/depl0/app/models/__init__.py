@@ -11,33 +11,20 @@ from __future__ import annotations
 
 from depl0._util.registry import import_modules_of
 from depl0.app.models.plain import VGG16, LeNet5, lenet5, vgg16
-from depl0.app.models.resnet import (
-    CifarResNet,
-    ImageNetResNet,
-    resnet20,
-    resnet32,
-    resnet44,
-    resnet50,
-    resnet56,
-    resnet110,
-)
+from depl0.app.models.resnet import CifarResNet, resnet20, resnet50, resnet56
 from depl0.app.models.spec import build, names, register
 
 __all__ = [
     "VGG16",
     "CifarResNet",
-    "ImageNetResNet",
     "LeNet5",
     "build",
     "lenet5",
     "names",
     "register",
     "resnet20",
-    "resnet32",
-    "resnet44",
     "resnet50",
     "resnet56",
-    "resnet110",
     "vgg16",
 ]
 

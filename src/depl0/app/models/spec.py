@@ -176,8 +176,8 @@ def _is_known(library: str, name: str) -> bool:
     return True
 
 
-def import_library(package: str, module: str | None = None) -> Any:
-    """Import a module of torchvision or timm, by default the one with the networks.
+def import_library(package: str) -> Any:
+    """Import the module of torchvision or timm that has the networks.
 
     Raises:
         InputError: the package is not installed or does not fit this torch.
@@ -185,7 +185,7 @@ def import_library(package: str, module: str | None = None) -> Any:
     try:
         with contextlib.suppress(ImportError):  # timm's own message is more specific
             import_torchvision()
-        return import_module(module or LIBRARIES[package])
+        return import_module(LIBRARIES[package])
     except ModuleNotFoundError as error:
         missing = (error.name or package).partition(".")[0]
         raise InputError(

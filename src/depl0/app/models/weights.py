@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import urllib.error
-import urllib.request
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,8 +30,6 @@ _PYTORCH_ENDINGS = (".pt", ".pth", ".pth.tar", ".ckpt", ".bin")
 _NESTED_UNDER = ("state_dict", "model")
 _PARALLEL_PREFIX = "module."
 _SHOWN = 3
-_SECONDS = 10
-"""until the hub responds; a download may take any time"""
 
 
 @final
@@ -42,8 +38,8 @@ class NewHead:
     """The final layers of a network that the weights do not fit, because they have other classes."""
 
     layers: tuple[str, ...]
-    before: int | None
-    """number of classes in the weights; None if the weights do not contain these layers"""
+    before: int
+    """number of classes in the weights"""
     now: int
 
 
@@ -76,57 +72,36 @@ def _check_size(path: Path, model: nn.Module) -> None:
 def fill(model: nn.Module, found: dict[str, Tensor], source: str, *, strict: bool = True) -> NewHead | None:
     """Apply :func:`load_weights` to the tensors of a state dict; ``source`` is their name in error messages."""
     wanted = {key: value for key, value in model.state_dict(keep_vars=True).items() if isinstance(value, Tensor)}
-    if any(target.is_meta for target in wanted.values()):
-        raise InputError(
-            "weights cannot be loaded into a network on the meta device.",
-            hint="call model.to_empty(device='cpu') first.",
-        )
-    found = _without_parallel_prefix(found, wanted)
-    head = None if strict else find_new_head(model, found, wanted)
+    if not found.keys() & wanted.keys():
+        found = {key.removeprefix(_PARALLEL_PREFIX): value for key, value in found.items()}
+    head = None if strict else _find_new_head(found, wanted)
     if head is not None:
-        found = {key: value for key, value in found.items() if key in wanted and _layer(key) not in head.layers}
-        wanted = {key: value for key, value in wanted.items() if _layer(key) not in head.layers}
+        found, wanted = (
+            {key: value for key, value in entries.items() if _layer(key) not in head.layers}
+            for entries in (found, wanted)
+        )
     _check_fit(source, found, wanted)
-
-    # Everything that can fail happens before the first weight is changed.
-    ready = {key: torch.empty_like(wanted[key]).copy_(value) for key, value in found.items()}
     with torch.no_grad():
-        for key, value in ready.items():
+        for key, value in found.items():
             wanted[key].copy_(value)
     return head
 
 
-def find_new_head(model: nn.Module, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> NewHead | None:
-    """Return the classifier layers if only they do not match; None if everything matches or other layers do not.
-
-    These are the layers whose weight and bias differ in the number of outputs, all by the same change. If the weights
-    lack such layers (a backbone) or name them differently, it is the network's last layer.
-    """
-    unlike = {key for key in found if key in wanted and found[key].shape != wanted[key].shape}
-    counts = {(found[key].shape[:1], wanted[key].shape[:1]) for key in unlike}
-    same_inputs = all(found[key].shape[1:] == wanted[key].shape[1:] for key in unlike)
-    *_, (last_name, last_weight) = [("", torch.empty(0)), *model.named_parameters()]
-    last = _layer(last_name)
-    missing = {_layer(key) for key in wanted if key not in found and not _is_counter(key)}
-    extra = {_layer(key) for key in found if key not in wanted}
-    whole = unlike == {key for key in wanted if _layer(key) in {_layer(other) for other in unlike}}
-    if not missing and not extra and len(counts) == 1 and same_inputs and whole:
-        (before,), (now,) = counts.pop()
-        return NewHead(tuple(dict.fromkeys(_layer(key) for key in wanted if key in unlike)), before, now)
-    if not unlike and missing == {last} and len(extra) <= 1 and found.keys() & wanted.keys():
-        return NewHead((last,), None, len(last_weight))
-    return None
+def _find_new_head(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> NewHead | None:
+    """Return the layers whose weight and bias differ in the number of outputs alone, all by the same change."""
+    unlike = [key for key in found if key in wanted and found[key].shape != wanted[key].shape]
+    changes = {(found[key].shape[:1], wanted[key].shape[:1]) for key in unlike}
+    if len(changes) != 1 or any(found[key].shape[1:] != wanted[key].shape[1:] for key in unlike):
+        return None
+    layers = tuple(dict.fromkeys(_layer(key) for key in wanted if key in unlike))
+    if any(key not in unlike for key in wanted if _layer(key) in layers):  # the bias of a narrower layer differs too
+        return None
+    ((before,), (now,)) = changes.pop()
+    return NewHead(layers, before, now)
 
 
 def _layer(key: str) -> str:
     return key.rpartition(".")[0]
-
-
-def _without_parallel_prefix(found: dict[str, Tensor], wanted: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    wrapped = all(key.startswith(_PARALLEL_PREFIX) for key in found)
-    if not wrapped or any(key.startswith(_PARALLEL_PREFIX) for key in wanted):
-        return found
-    return {key.removeprefix(_PARALLEL_PREFIX): value for key, value in found.items()}
 
 
 def _check_fit(source: str, found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> None:
@@ -243,76 +218,35 @@ def _state_dict_of(path: Path, content: object) -> dict[str, Tensor]:
 # -- published weights -------------------------------------------------------------------------------------------------
 
 
-@final
-@dataclass(frozen=True)
-class Published:
-    """Weights as they were published: with the classes that they were trained for."""
-
-    source: str
-    """human-readable origin of the weights"""
-    tensors: dict[str, Tensor]
-
-
 def has_published(spec: str) -> bool:
     """Return True if a spec names a network of a library that publishes trained weights."""
     library, colon, _ = spec.partition(":")
     return bool(colon) and library in LIBRARIES
 
 
-def names_weights(spec: str) -> bool:
-    """Return True if a spec also names trained weights: a tag of timm after a dot.
-
-    >>> names_weights("timm:mobilenetv2_050.lamb_in1k"), names_weights("timm:resnet18"), names_weights("nets.py:make")
-    (True, False, False)
-    """
-    library, _, name = spec.partition(":")
-    return library == "timm" and "." in name
-
-
-def published_weights(spec: str, in_channels: int) -> Published:
-    """Return the published weights of a network, from the library's cache or by download."""
+def published_weights(spec: str, in_channels: int) -> tuple[str, dict[str, Tensor]]:
+    """Return the published weights of a network and their source, from the library's cache or by download."""
     library, _, name = spec.partition(":")
     check_known(library, name)
     return _of_torchvision(name) if library == "torchvision" else _of_timm(name, in_channels)
 
 
-def _of_torchvision(name: str) -> Published:
+def _of_torchvision(name: str) -> tuple[str, dict[str, Tensor]]:
     weights = import_library("torchvision").get_model_weights(name).DEFAULT
     with _reachable(f"torchvision:{name}", weights.url):
         # The restricted unpickler: tensors and plain containers only.
         tensors = weights.get_state_dict(progress=False, check_hash=True, map_location="cpu", weights_only=True)
-    return Published(f"torchvision ({weights})", dict(tensors))
+    return f"torchvision ({weights})", dict(tensors)
 
 
-def _of_timm(name: str, in_channels: int) -> Published:
+def _of_timm(name: str, in_channels: int) -> tuple[str, dict[str, Tensor]]:
     timm = import_library("timm")
     config = timm.get_pretrained_cfg(name)
-    if config is None or not (config.hf_hub_id or config.url or config.file):
-        known = [known for known in timm.list_pretrained() if known.partition(".")[0] == name.partition(".")[0]]
-        raise InputError(
-            f"timm publishes no trained weights for {name}.",
-            hint=f"there are {', '.join(known)}." if known else "pass a file: --weights FILE.",
-        )
-    tagged = f"{config.architecture}.{config.tag}" if config.tag else name
-    page = f"https://huggingface.co/{config.hf_hub_id}" if config.hf_hub_id else ""
-    with _reachable(f"timm:{name}", f"{page}/resolve/main/model.safetensors" if page else str(config.url)):
-        if page and not _is_cached(config.hf_hub_id):
-            _ask(page)  # the hub's own client retries for a minute before it reports a missing connection
+    page = f"https://huggingface.co/{config.hf_hub_id}/resolve/main/model.safetensors" if config else "the weights"
+    with _reachable(f"timm:{name}", page):
         network = timm.create_model(name, pretrained=True, in_chans=in_channels)
-    return Published(f"timm ({tagged})", network.state_dict())
-
-
-def _is_cached(repository: str) -> bool:
-    hub = import_library("timm", "huggingface_hub")
-    files = ("model.safetensors", "pytorch_model.bin")
-    return any(isinstance(hub.try_to_load_from_cache(repository, file), str) for file in files)
-
-
-def _ask(address: str) -> None:
-    try:
-        urllib.request.urlopen(urllib.request.Request(address, method="HEAD"), timeout=_SECONDS).close()
-    except urllib.error.HTTPError:
-        return  # the server responds
+    tag = network.pretrained_cfg.get("tag")
+    return f"timm ({network.pretrained_cfg['architecture']}{f'.{tag}' if tag else ''})", network.state_dict()
 
 
 @contextmanager
@@ -321,8 +255,6 @@ def _reachable(spec: str, file: str) -> Iterator[None]:
     with wrap_user_errors("model", spec):
         try:
             yield
-        except Depl0Error:
-            raise
         except (OSError, ValueError) as error:  # no connection, no such file, nothing in the cache of an offline hub
             reason = str(error).strip().splitlines()[0]
             raise InputError(

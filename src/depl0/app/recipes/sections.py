@@ -93,8 +93,6 @@ class ModelSection(Section):
     pretrained: Flag = False
     """Start from the weights that timm or torchvision publish. Your own callable receives pretrained=True if its
     signature has it, and is expected to return a trained network."""
-    strict: Flag = False
-    """Raise an error for weights with another number of classes instead of replacing the classifier head."""
     allow_chance: Flag = False
     """Prune a trained network that does no better than guessing on the test images.
 

@@ -18,7 +18,7 @@ from depl0.app.data.readers import IMAGE_SIZE, image_folders, own_size
 from depl0.app.methods import Scored
 from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
 from depl0.app.models.spec import factory, image_size
-from depl0.app.models.weights import NewHead, fill, has_published, load_weights, names_weights, published_weights
+from depl0.app.models.weights import NewHead, fill, has_published, load_weights, published_weights
 from depl0.app.recipes.recipe import Recipe, method_of, task_of
 from depl0.app.tasks import check_network
 from depl0.config import GateConfig
@@ -98,14 +98,14 @@ def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Modul
     seed_everything(recipe.run.seed)
     host = make_host()
     if model.weights:
-        return _loaded(model.weights, host, load_weights(host, model.weights, strict=model.strict))
+        return _loaded(model.weights, host, load_weights(host, model.weights, strict=False))
     if model.pretrained and not is_users:
-        published = published_weights(model.spec, (info.image_shape or (3,))[0])
-        return _loaded(published.source, host, fill(host, published.tensors, published.source, strict=model.strict))
+        source, tensors = published_weights(model.spec, (info.image_shape or (3,))[0])
+        return _loaded(source, host, fill(host, tensors, source, strict=False))
     if other is not None and comes_trained(host, other):
         note = f"weights of {model.spec} do not depend on the seed; treating the network as pretrained"
         return InitialNetwork(host, True, (note,))
-    if names_weights(model.spec):
+    if model.spec.startswith("timm:") and "." in model.spec:  # with the tag of trained weights
         unused = f"warning: {model.spec} starts untrained; --pretrained starts from the weights of that name"
         return InitialNetwork(host, False, (unused,))
     return InitialNetwork(host, model.pretrained)
@@ -126,8 +126,7 @@ def _loaded(source: str, host: nn.Module, head: NewHead | None) -> InitialNetwor
     if head is None:
         return InitialNetwork(host, True)
     layers = ", ".join(head.layers)
-    was = "no head" if head.before is None else f"{head.before:,} classes"
-    note = f"weights from {source} ({was}); {layers} is initialised for {head.now:,} (model.strict = true refuses this)"
+    note = f"weights from {source} ({head.before:,} classes); {layers} is initialised for {head.now:,}"
     return InitialNetwork(host, False, (note,))
 
 
