@@ -31,7 +31,7 @@ from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe, task_of
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import RunFolder, environment
-from depl0.app.runs.progress import Quiet
+from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.execution import set_channels_last
 from depl0.app.runtime.processes import make_accelerator
 from depl0.app.table import markdown_grid
@@ -296,7 +296,7 @@ def _session(recipe: Recipe, accelerator: Accelerator, batches: OneBatch) -> Ses
     info = DataInfo("one random batch", CLASSES, None, IMAGE_SHAPE, train_size=size, test_size=size)
     folder = RunFolder(Path("."))  # nothing is written: no phase is run to its end
     data, trackers = Data(info, batches, batches), Trackers(lambda text: None)
-    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Quiet(), trackers)
+    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Reporter(), trackers)
 
 
 def step_table(result: dict[str, Any]) -> str:

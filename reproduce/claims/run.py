@@ -41,7 +41,7 @@ from depl0.app.recipes.sections import (
 )
 from depl0.app.recipes.toml import with_overrides
 from depl0.app.runs.folder import Lines, RunFolder
-from depl0.app.runs.progress import Plain, Quiet
+from depl0.app.runs.progress import Plain, Reporter
 from depl0.app.runs.records import SCALE
 from depl0.app.training.prune import prune
 from depl0.app.training.setup import model_factory, open_data_for
@@ -261,7 +261,7 @@ def smoke() -> None:
     for arm in GENERATORS:
         member = Member(arm, PUBLISHED_RATE, 1.0, 0, 1)
         recipe = with_overrides(member.recipe("digits"), {**tiny, "data.batch_size": 64, "run.channels_last": "off"})
-        folder, summary = prune(recipe, str(out / member.name), reporter=Quiet())
+        folder, summary = prune(recipe, str(out / member.name), reporter=Reporter())
         row = figures(recipe, folder, summary, None)
         print(f"{member.name}: {', '.join(f'{key} {value}' for key, value in row.items() if key != 'made_with')}")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.runs.progress import Quiet
+from depl0.app.runs.progress import Reporter
 from depl0.app.studies.study import Outcome, Study
 from depl0.errors import FormatError, InputError, RunInterruptedError
 from tests.networks.tiny import Noisy, interrupt, tiny_recipe
@@ -28,7 +28,7 @@ def test_a_member_that_fails_does_not_lose_the_others_and_is_tried_again(tmp_pat
     # a loss that is no number, in the middle of a training
     members = {"a": tiny_recipe(model__spec="tests.networks.tiny:ScoresThatExplode"), "b": RECIPE}
     seen: list[dict[str, str]] = []
-    outcomes = Study(members, tmp_path).run(Quiet(), lambda found: seen.append(statuses(found)))
+    outcomes = Study(members, tmp_path).run(Reporter(), lambda found: seen.append(statuses(found)))
     assert seen == [{"a": "failed", "b": "not started"}, {"a": "failed", "b": "finished"}]
     assert outcomes[0].failure is not None
     assert outcomes[0].failure.kind == "DivergedError"
@@ -60,7 +60,7 @@ def test_a_full_disk_is_the_members_failure(tmp_path: Path, monkeypatch: pytest.
         finish_run(Path(out), a_summary(90.0, 0.5))
 
     monkeypatch.setattr("depl0.app.studies.member.prune", fill)
-    outcomes = Study(TWO, tmp_path).run(Quiet(), lambda found: None)
+    outcomes = Study(TWO, tmp_path).run(Reporter(), lambda found: None)
     assert statuses(outcomes) == {"a": "failed", "b": "finished"}
     assert outcomes[0].failure is not None
     assert outcomes[0].failure.message == "OSError: [Errno 28] No space left on device"

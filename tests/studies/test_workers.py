@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.runs.progress import Quiet
+from depl0.app.runs.progress import Reporter
 from depl0.app.studies.study import Outcome, Study
 from depl0.app.studies.workers import Resources, find_workers
 from depl0.errors import InputError, TrainingError
@@ -40,7 +40,7 @@ def _path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def sequential(tmp_path_factory: pytest.TempPathFactory) -> list[Outcome]:
-    return Study(MEMBERS, tmp_path_factory.mktemp("sequential") / "study").run(Quiet(), lambda found: None)
+    return Study(MEMBERS, tmp_path_factory.mktemp("sequential") / "study").run(Reporter(), lambda found: None)
 
 
 def figures(outcomes: list[Outcome]) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def figures(outcomes: list[Outcome]) -> dict[str, Any]:
 @pytest.mark.parametrize("on", ["local:2", "ray", "slurm-local"])
 def test_an_engine_gives_what_the_sequential_study_gives(tmp_path: Path, on: str, sequential: list[Outcome]) -> None:
     seen: list[list[Outcome]] = []
-    outcomes = Study(BROKEN, tmp_path / "study").run(Quiet(), seen.append, find_workers(on, Resources(cpus=1)))
+    outcomes = Study(BROKEN, tmp_path / "study").run(Reporter(), seen.append, find_workers(on, Resources(cpus=1)))
     assert figures(outcomes) == figures(sequential[1:])
     broken = outcomes[-1]
     assert broken.failure is not None and broken.failure.kind == "DivergedError"
@@ -66,7 +66,7 @@ def driver(folder: Path) -> subprocess.Popen[bytes]:
         "from depl0._util.progress import stop_on_signals\n"
         "with stop_on_signals():\n"
         "    study = Study(ONE, Path(sys.argv[1]))\n"
-        "    study.run(Quiet(), lambda found: None, find_workers('local:1', Resources()))"
+        "    study.run(Reporter(), lambda found: None, find_workers('local:1', Resources()))"
     )
     return subprocess.Popen([sys.executable, "-c", code, str(folder)], stderr=subprocess.DEVNULL)
 
@@ -111,7 +111,7 @@ def test_nothing_is_lost_when_it_is_killed(tmp_path: Path, victim: str, sequenti
     else:
         process.wait()
         wait_for(lambda: not is_alive(pid))
-    outcomes = Study(ONE, folder).run(Quiet(), lambda found: None, find_workers("local:2", Resources()))
+    outcomes = Study(ONE, folder).run(Reporter(), lambda found: None, find_workers("local:2", Resources()))
     assert figures(outcomes) == figures(sequential[:1])
 
 

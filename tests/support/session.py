@@ -7,7 +7,7 @@ from typing import Any
 
 from depl0.app.recipes.recipe import task_of
 from depl0.app.runs.folder import RunFolder
-from depl0.app.runs.progress import Quiet
+from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.processes import make_accelerator
 from depl0.app.training.session import Session
 from depl0.app.training.setup import attach_for, model_factory, open_data_for
@@ -25,4 +25,4 @@ def make_session(tmp_path: Path, **fields: Any) -> tuple[Session, GatedModel]:
     folder = RunFolder(tmp_path / "run")
     folder.begin(recipe)
     trackers = Trackers(lambda text: None)
-    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Quiet(), trackers), gated
+    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Reporter(), trackers), gated

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, final
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Column
 
 from depl0._util.io import append
@@ -23,12 +23,10 @@ from depl0.app.tasks import ACCURACY, Metric
 
 EVERY_SECONDS = 30.0
 """minimum interval between two lines within an epoch"""
-ESTIMATED_FROM = 20
-"""steps of a phase after which the time left is estimated"""
 
 
 class Reporter:
-    """Receives the progress of a run. A method that a subclass does not override does nothing."""
+    """Receives the progress of a run and shows nothing; subclasses override its methods."""
 
     def note(self, text: str) -> None:
         """Show a message once."""
@@ -52,15 +50,10 @@ class Reporter:
         """End the phase, finished or interrupted."""
 
 
-@final
-class Quiet(Reporter):
-    """Shows nothing."""
-
-
 def make_reporter(quiet: bool = False) -> Reporter:
     """Return the reporter that suits stderr."""
     if quiet:
-        return Quiet()
+        return Reporter()
     return Live() if sys.stderr.isatty() else Plain()
 
 
@@ -85,11 +78,17 @@ def to_stderr(text: str) -> None:
     print(printable(text), file=sys.stderr, flush=True)
 
 
+@final
 class Plain(Reporter):
-    """Writes one line per note and epoch, and further lines at intervals within long epochs."""
+    """Writes one line per note and epoch, and further lines at intervals within long epochs.
 
-    def __init__(self, write: Callable[[str], None] = to_stderr) -> None:
-        self._write = write
+    Args:
+        write: writes a line.
+        shown: another reporter, which receives everything too.
+    """
+
+    def __init__(self, write: Callable[[str], None] = to_stderr, shown: Reporter | None = None) -> None:
+        self._write, self._shown = write, shown or Reporter()
         self._phase, self._epochs, self._start, self._metric = "", 0, 0.0, ACCURACY
         self._first_epoch: int | None = None
         self._last = time.monotonic()
@@ -97,20 +96,31 @@ class Plain(Reporter):
     def note(self, text: str) -> None:
         """Write a line."""
         self._line(text)
+        self._shown.note(text)
 
     def _line(self, text: str) -> None:
         self._last = time.monotonic()
         self._write(text)
 
+    def plan(self, steps: dict[str, int]) -> None:
+        """Pass on the phases."""
+        self._shown.plan(steps)
+
     def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
         """Record the start time of the phase."""
         self._phase, self._epochs, self._metric = phase, epochs, metric
         self._start, self._first_epoch = time.monotonic(), None
+        self._shown.begin(phase, epochs, steps, done, metric)
+
+    def step(self) -> None:
+        """Pass on a step."""
+        self._shown.step()
 
     def progress(self, line: dict[str, Any]) -> None:
         """Write a line if enough time has passed since the last one."""
         if time.monotonic() - self._last >= EVERY_SECONDS:
             self._line(f"{self._phase} {describe_step(line, self._metric)}")
+        self._shown.progress(line)
 
     def epoch(self, line: dict[str, Any]) -> None:
         """Write the epoch and the time left."""
@@ -120,51 +130,21 @@ class Plain(Reporter):
         seconds = (time.monotonic() - self._start) / max(done, 1) * left
         remaining = f"  {duration(seconds)} left" if left else ""
         self._line(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}{remaining}")
-
-
-@final
-class Logged(Plain):
-    """Writes the same lines to ``log.txt``, with timestamps, beside another reporter."""
-
-    def __init__(self, shown: Reporter, path: Path) -> None:
-        super().__init__(self._append)
-        self._shown, self._path = shown, path
-
-    def _append(self, text: str) -> None:
-        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
-        append(self._path, "".join(f"{stamp}  {line}\n" for line in text.splitlines()).encode())
-
-    def note(self, text: str) -> None:
-        """Write a message and pass it on."""
-        super().note(text)
-        self._shown.note(text)
-
-    def plan(self, steps: dict[str, int]) -> None:
-        """Pass on the phases."""
-        self._shown.plan(steps)
-
-    def begin(self, phase: str, epochs: int, steps: int, done: int, metric: Metric = ACCURACY) -> None:
-        """Start a phase in both."""
-        super().begin(phase, epochs, steps, done, metric)
-        self._shown.begin(phase, epochs, steps, done, metric)
-
-    def step(self) -> None:
-        """Pass on a step."""
-        self._shown.step()
-
-    def progress(self, line: dict[str, Any]) -> None:
-        """Write a line within an epoch, at intervals."""
-        super().progress(line)
-        self._shown.progress(line)
-
-    def epoch(self, line: dict[str, Any]) -> None:
-        """Write an epoch."""
-        super().epoch(line)
         self._shown.epoch(line)
 
     def end(self) -> None:
-        """End the phase of the other reporter."""
+        """Pass on the end of the phase."""
         self._shown.end()
+
+
+def logged(shown: Reporter, path: Path) -> Reporter:
+    """Return a reporter that also writes a line with a timestamp to a log file for each note and epoch."""
+
+    def write(text: str) -> None:
+        stamp = time.strftime("%Y-%m-%d %H:%M:%S")
+        append(path, "".join(f"{stamp}  {line}\n" for line in text.splitlines()).encode())
+
+    return Plain(write, shown)
 
 
 @final
@@ -180,7 +160,7 @@ class Live(Reporter):
         self._task: Any = None
         self._metric = ACCURACY
         self._steps: dict[str, int] = {}
-        self._phase, self._start, self._done = "", 0.0, 0
+        self._phase = ""
 
     def note(self, text: str) -> None:
         """Print a line above the bar."""
@@ -198,34 +178,29 @@ class Live(Reporter):
         if phase not in names:  # as recovery, whose steps are known only now
             names.insert(names.index(self._phase) + 1 if self._phase in names else 0, phase)
         self._steps = {name: epochs * steps if name == phase else self._steps[name] for name in names}
-        self._phase, self._metric, self._start, self._done = phase, metric, time.monotonic(), 0
+        self._phase, self._metric = phase, metric
         now = names.index(phase)
         marks = ["✓"] * now + ["▸"] + [" "] * (len(names) - now - 1)
         shown = "  ".join(f"{mark} {name}" for mark, name in zip(marks, names, strict=True))
-        columns: list[ProgressColumn] = [
+        numbers = TextColumn("{task.fields[numbers]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
+        columns = (
             TextColumn("{task.description}"),
             BarColumn(24),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TextColumn("{task.fields[left]:<19}"),
-            TextColumn("{task.fields[numbers]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")),
-        ]
-        self._progress = Progress(*columns, console=self._console, transient=True, expand=True)
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            numbers,
+        )
+        # A new bar for each phase: the time left is estimated from the steps of this phase alone.
+        self._progress = Progress(*bar, numbers, console=self._console, transient=True, expand=True)
         before = sum(self._steps[name] for name in names[:now])
         total = max(sum(self._steps.values()), 1)
-        self._task = self._progress.add_task(shown, total=total, completed=before + done, left="", numbers="")
+        self._task = self._progress.add_task(shown, total=total, completed=before + done, numbers="")
         self._progress.start()
 
     def step(self) -> None:
-        """Move the bar, and estimate the time left from the steps of this phase, once there are enough."""
-        if self._progress is None:
-            return
-        self._done += 1
-        left = ""
-        if self._done >= ESTIMATED_FROM:
-            task = self._progress.tasks[0]
-            seconds = (time.monotonic() - self._start) / self._done * ((task.total or 0) - task.completed - 1)
-            left = f"{duration(seconds)} left"
-        self._progress.update(self._task, advance=1, left=left)
+        """Move the bar."""
+        if self._progress is not None:
+            self._progress.advance(self._task)
 
     def progress(self, line: dict[str, Any]) -> None:
         """Show the position within the epoch."""

@@ -18,7 +18,7 @@ from depl0._util.progress import check_stop
 from depl0.app.recipes.recipe import Recipe, distill_share
 from depl0.app.runs.folder import RunFolder, default_folder, open_run
 from depl0.app.runs.paths import resolve_paths
-from depl0.app.runs.progress import Quiet, Reporter, shown_as
+from depl0.app.runs.progress import Reporter, shown_as
 from depl0.app.runtime.execution import threads_by_work
 from depl0.app.runtime.processes import make_accelerator, stoppable
 from depl0.app.tasks.classification import Classification, Segmentation
@@ -72,7 +72,7 @@ def prune(
         InputError: the recipe does not fit the network, the data or the folder.
         TrainingError: training was interrupted or diverged; the folder holds the last checkpoint, if any.
     """
-    reporter = reporter or Quiet()
+    reporter = reporter or Reporter()
     path = Path(out) if out else default_folder(recipe.name, resume)
     resolved = resolve_paths(recipe, path)  # a run may be resumed from another folder
     preprocessing = preprocessing_of(resolved)
@@ -95,7 +95,7 @@ def _prune(
     choose_threads: Callable[[float], None],
 ) -> dict[str, Any]:
     accelerator = make_accelerator(recipe)
-    reporter = reporter if accelerator.is_main_process else Quiet()
+    reporter = reporter if accelerator.is_main_process else Reporter()
     check_installed(recipe.run.trackers)
     reporter.note(f"opening {recipe.data.spec} …")
     data = open_data_for(recipe, accelerator.device, accelerator.process_index, accelerator.num_processes)

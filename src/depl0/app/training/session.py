@@ -20,7 +20,7 @@ from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import load_newest, save_checkpoint, wrap_content_errors
 from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import trust_code
-from depl0.app.runs.progress import Logged, Quiet, Reporter
+from depl0.app.runs.progress import Reporter, logged
 from depl0.app.runtime.execution import match_state_layout
 from depl0.app.runtime.guard import NumberGuard, check, wrong_parameter
 from depl0.app.runtime.processes import (
@@ -145,7 +145,7 @@ def open_session(
 ) -> Iterator[Session]:
     """Open and lock a run folder, and resume it if it ``goes_on``. Trackers and processes end with the context."""
     with locked_on_first_rank(folder.path, accelerator), explain_failures(accelerator, folder):
-        shown = Logged(reporter, folder.path / "log.txt") if accelerator.is_main_process else Quiet()
+        shown = logged(reporter, folder.path / "log.txt") if accelerator.is_main_process else Reporter()
         trackers = Trackers(shown.note)
         session = Session(recipe, written, accelerator, data, task_of(recipe), folder, shown, trackers)
         try:
