@@ -167,7 +167,7 @@ def recipe_page() -> str:
         "# Recipe fields\n",
         "A recipe is a TOML file with these sections. `depl0 recipes show NAME` prints one, `depl0 recipes fields` "
         "lists all fields with their types. Any field can be set on the command line, for example "
-        "`--set search.label_smoothing=0.1`. "
+        "`--set search.warmup=0.1`. "
         "Names in `[gates]` and `[search]` are those of `depl0.GateConfig` and `depl0.SearchConfig`.\n",
     ]
     for title, section in SECTIONS.items():

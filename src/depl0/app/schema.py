@@ -20,10 +20,8 @@ from pydantic import (
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
     Strict,
-    TypeAdapter,
     ValidationError,
 )
-from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 from typing_extensions import Self
 
@@ -47,7 +45,7 @@ class Check:
         return core_schema.no_info_after_validator_function(check, handler(source))
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"title": self.words if isinstance(self.words, str) else self.words()}
+        return {"allowed": self.words if isinstance(self.words, str) else self.words()}
 
 
 def only(allowed: Callable[[Any], bool], words: str) -> Check:
@@ -135,7 +133,7 @@ class Schema(BaseModel):
 def _explained(kind: type[Schema], error: ValidationError, values: dict[str, Any]) -> InputError:
     """Return the error for the first invalid field, in pydantic's words or in those of a check."""
     errors = error.errors(include_url=False)
-    first = errors[0]
+    first = min(errors, key=lambda each: each["type"] != "extra_forbidden")  # a typing error is also a missing field
     cause = first.get("ctx", {}).get("error")
     if not first["loc"]:  # a validator of several fields
         assert isinstance(cause, InputError)
@@ -165,30 +163,15 @@ def _hint(errors: Sequence[Any], value: Any) -> str | None:
     return did_you_mean(value, known) if isinstance(value, str) else None
 
 
-def accepts(field: FieldInfo, value: object) -> bool:
-    """Return True if a field on its own accepts a value."""
-    try:
-        _adapter(field).validate_python(value)
-    except ValidationError:
-        return False
-    return True
-
-
-def _adapter(field: FieldInfo) -> TypeAdapter[Any]:
-    parts = (field.annotation, *field.metadata)
-    constrained: Any = Annotated.__class_getitem__(parts) if field.metadata else field.annotation  # type: ignore[attr-defined]
-    return TypeAdapter(constrained, config=ConfigDict(allow_inf_nan=False))
-
-
-def describe_type(field: FieldInfo) -> str:
-    """Describe the allowed values of a field in a few words.
+def describe_types(kind: type[Schema]) -> dict[str, str]:
+    """Describe the allowed values of every field in a few words.
 
     >>> class Layer(Schema):
     ...     stride: Positive | tuple[Positive, Positive] | None = None
-    >>> describe_type(Layer.model_fields["stride"])
-    'integer ≥ 1, or list of 2'
+    >>> describe_types(Layer)
+    {'stride': 'integer ≥ 1, or list of 2'}
     """
-    return _words(_adapter(field).json_schema())
+    return {name: _words(schema) for name, schema in kind.model_json_schema()["properties"].items()}
 
 
 def _words(schema: dict[str, Any]) -> str:
@@ -202,7 +185,7 @@ def _words(schema: dict[str, Any]) -> str:
     signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
     bounds = [f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema]
     kind = {"string": "text", "boolean": "true or false", "object": "table"}.get(schema.get("type", ""))
-    return " ".join([schema.get("title") or kind or schema.get("type", "value"), " and ".join(bounds)]).strip()
+    return " ".join([schema.get("allowed") or kind or schema.get("type", "value"), " and ".join(bounds)]).strip()
 
 
 def shown(value: object) -> str:

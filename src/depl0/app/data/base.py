@@ -34,8 +34,6 @@ class DataFields(Schema):
     augment: Augmentation = "default"
     """crop: random crop of the zero-padded image; crop-flip: also mirrored half of the time; imagenet: random resized
     crop, mirrored half of the time (folder: only); default: the usual choice for the data set."""
-    crop_padding: Count = 4
-    """Zeros on each side of an image before it is cropped."""
     image_size: Positive | tuple[Positive, Positive] | None = None
     """Resize images to this side, or to height and width (default: the data set's own size; for folder: the network's
     own, else that of the files if all have the same small size, else 224)."""

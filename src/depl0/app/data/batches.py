@@ -20,6 +20,8 @@ from depl0.errors import DataError, Depl0Error, InputError
 
 IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 """mean and standard deviation of uint8 images with three channels, unless the data set has its own"""
+CROP_PADDING = 4
+"""zeros on each side of an image before it is cropped"""
 
 
 @final
@@ -92,7 +94,7 @@ def open_source(source: Source, settings: DataSettings, target: Target) -> Data:
     shuffled = Shuffled(len(train), settings, target)
     return Data(
         info,
-        train=ExampleBatches(first, unaugmented, shuffled, train, place, workers, augment, settings.crop_padding),
+        train=ExampleBatches(first, unaugmented, shuffled, train, place, workers, augment),
         test=in_order(second, test),
         validation=None if held_out is None else in_order(unaugmented, held_out),
     )
@@ -114,8 +116,6 @@ class ExampleBatches(Batches):
     """number of processes that read examples which are not in memory"""
     augment: str = "none"
     """``"crop"`` and ``"crop-flip"`` crop images on the device"""
-    padding: int = 0
-    """zeros around an image before it is cropped"""
 
     def __post_init__(self) -> None:
         super().__init__(self.schedule.size, self.schedule.steps)
@@ -131,10 +131,10 @@ class ExampleBatches(Batches):
         if self.augment not in ("crop", "crop-flip") or isinstance(self.schedule, InOrder):
             yield from (self.place(*batch) for batch in batches)
             return
-        crops = torch.from_numpy(self.schedule.crops(epoch, self.padding)).to(self.place.device)
+        crops = torch.from_numpy(self.schedule.crops(epoch, CROP_PADDING)).to(self.place.device)
         crops[2] *= self.augment == "crop-flip"
         for step, batch in enumerate(batches, first_step):
-            yield self.place(*batch, partial(crop_and_flip, crop=crops[:, step], padding=self.padding))
+            yield self.place(*batch, partial(crop_and_flip, crop=crops[:, step], padding=CROP_PADDING))
 
     def _read(self, epoch: int, steps: list[Indices]) -> Iterator[tuple[Any, Any]]:
         rows = self.source.source

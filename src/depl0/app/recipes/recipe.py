@@ -14,7 +14,7 @@ from depl0.app.methods import METHODS, Learned, Method, Scored, find_method
 from depl0.app.recipes import sections as sec
 from depl0.app.recipes.sections import CONTINUED, Section, refusal
 from depl0.app.schema import FileName
-from depl0.app.tasks import Task, find_task_for
+from depl0.app.tasks import Task, find_task
 from depl0.errors import InputError
 from depl0.search.recovery.distillation import BLOCKS, WEIGHT
 
@@ -118,12 +118,6 @@ class Recipe(Section):
             return self.weight_optimizer.lr
         return self.weight_optimizer.lr * FINETUNE_LR_SHARE if self.finetune.lr is None else self.finetune.lr
 
-    @property
-    def finetune_weight_decay(self) -> float:
-        """Weight decay of fine-tuning, with its default."""
-        own = self.finetune.weight_decay
-        return self.weight_optimizer.weight_decay if own is None else own
-
 
 SECTIONS: Mapping[str, type[Section]] = MappingProxyType(
     {
@@ -143,7 +137,7 @@ def task_of(recipe: Recipe) -> Task:
     Classification(label_smoothing=0.0)
     """
     section = recipe.task
-    task = find_task_for(section.spec, section.settings or {}, recipe.search.label_smoothing)
+    task = find_task(section.spec, **(section.settings or {}))
     if recipe.distill.weight and not task.distills:
         raise InputError(
             f"recipe field distill.weight must be 0 where task.spec is {section.spec!r}, got "

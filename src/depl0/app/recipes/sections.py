@@ -146,7 +146,7 @@ class TaskSection(Section):
     spec: Annotated[Name, named_in(TASKS)] = "classification"
     """classification, segmentation, regression, or your own: my_package.tasks:Name or path/to/file.py:Name."""
     settings: dict[Name, _Setting] | None = None
-    """Arguments of the task by name, e.g. {ignore_index = 0}."""
+    """Arguments of the task by name, e.g. {label_smoothing = 0.1}."""
 
 
 @final
@@ -246,8 +246,6 @@ class SearchSection(Section):
     """Refit downstream layers by least squares after pruning."""
     renew_statistics: Flag = True
     """Re-estimate batch-norm statistics for the frozen gates, and keep them if the loss falls."""
-    label_smoothing: BelowOne = 0.0
-    """Fraction of every label spread over all classes, if the task has classes."""
     clip_norm: Above0 | None = None
     """Clip the gradient norm of the weights (default: no clipping)."""
     dense_baseline: Flag = False
@@ -323,8 +321,6 @@ class GateOptimizerSection(Section):
     """Epochs at which a step schedule multiplies the rate by factor."""
     factor: ShareAbove0 = 0.1
     """Factor of a step schedule."""
-    betas: tuple[BelowOne, BelowOne] = (0.9, 0.999)
-    """Decay rates of Adam's moment estimates."""
 
 
 @final
@@ -343,8 +339,6 @@ class FinetuneSection(Section):
     """Epochs of fine-tuning at which a step schedule multiplies the rate by factor."""
     factor: ShareAbove0 = 0.1
     """Factor of a step schedule."""
-    weight_decay: NonNegative | None = None
-    """Weight decay (default: that of weight_optimizer)."""
     gated: Flag = False
     """Fine-tune the gated network and extract afterwards, as the paper does on ImageNet, instead of extracting
     first."""

@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from depl0._util import io
 from depl0._util.registry import nearest, question
 from depl0.app.recipes.recipe import SECTIONS, Recipe
-from depl0.app.schema import accepts, describe_type, shown
+from depl0.app.schema import describe_types
 from depl0.errors import InputError
 
 if sys.version_info >= (3, 11):
@@ -61,17 +61,6 @@ def _parse(text: str, source: str) -> dict[str, Any]:
 
 def recipe_of(table: Mapping[str, Any]) -> Recipe:
     """Return the recipe of a parsed TOML file."""
-    for key, values in table.items():
-        if key not in Recipe.model_fields:
-            raise _unknown(key)
-        if key in SECTIONS and not isinstance(values, Mapping):
-            raise InputError(
-                f"recipe section {key} must be a table, got {shown(values)} instead.",
-                hint=f"write [{key}] and its fields below it.",
-            )
-        for name in values if key in SECTIONS else ():
-            if name not in SECTIONS[key].model_fields:
-                raise _unknown(f"{key}.{name}")
     return Recipe(**({title: {} for title in SECTIONS} | dict(table)))
 
 
@@ -112,12 +101,8 @@ def _find_field(key: str) -> tuple[str, str, FieldInfo]:
 def _parsed(value: object, field: FieldInfo) -> object:
     if not isinstance(value, str):
         return value
-    as_toml = _toml_value(value)
-    if accepts(field, as_toml):
-        return as_toml
-    if accepts(field, value):
-        return value
-    return None if value.lower() == "none" and accepts(field, None) else as_toml
+    # Text that is also a TOML value (a folder called 2024) is written in quotes.
+    return None if value.lower() == "none" and field.default is None else _toml_value(value)
 
 
 def _toml_value(text: str) -> object:
@@ -131,13 +116,10 @@ def _toml_value(text: str) -> object:
 def _unknown(key: str) -> InputError:
     """Return the error for an unknown field, with the name that was probably meant."""
     section, _, name = key.partition(".")
-    own = list(SECTIONS[section].model_fields) if name and section in SECTIONS else []
     known = [f"{title}.{field}" for title, kind in SECTIONS.items() for field in kind.model_fields]
-    meant = [each for each in known if each.partition(".")[2] == (name or key)]  # in another section
-    meant = meant or [f"{section}.{near}" for near in nearest(name, own)]
-    meant = meant or nearest(key, known if name else ["name", *(f"[{title}]" for title in SECTIONS)])
-    advice = f"the fields of [{section}] are {', '.join(own)}." if own else f"the sections are {', '.join(SECTIONS)}."
-    return InputError(f"recipe has no field or section {key}.", hint=question(meant) or advice)
+    meant = [each for each in known if each.partition(".")[2] == (name or key)] or nearest(key, ["name", *known])
+    own = SECTIONS[section].model_fields if section in SECTIONS else SECTIONS
+    return InputError(f"recipe has no field {key}.", hint=question(meant) or f"there are {', '.join(own)}.")
 
 
 def describe_fields(titles: Sequence[str]) -> list[dict[str, Any]]:
@@ -149,12 +131,13 @@ def describe_fields(titles: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{title}.{name}",
-            "type": describe_type(field),
+            "type": types[name],
             "required": field.is_required(),
             "default": "none" if field.is_required() else _as_text(field.default),
             "description": " ".join((field.description or "").split()),
         }
         for title in titles
+        for types in [describe_types(SECTIONS[title])]
         for name, field in SECTIONS[title].model_fields.items()
     ]
 

@@ -183,15 +183,9 @@ class Live(Reporter):
         marks = ["✓"] * now + ["▸"] + [" "] * (len(names) - now - 1)
         shown = "  ".join(f"{mark} {name}" for mark, name in zip(marks, names, strict=True))
         numbers = TextColumn("{task.fields[numbers]}", table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"))
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(24),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            numbers,
-        )
+        columns = (TextColumn("{task.description}"), BarColumn(24), TaskProgressColumn(), TimeRemainingColumn())
         # A new bar for each phase: the time left is estimated from the steps of this phase alone.
-        self._progress = Progress(*bar, numbers, console=self._console, transient=True, expand=True)
+        self._progress = Progress(*columns, numbers, console=self._console, transient=True, expand=True)
         before = sum(self._steps[name] for name in names[:now])
         total = max(sum(self._steps.values()), 1)
         self._task = self._progress.add_task(shown, total=total, completed=before + done, numbers="")

@@ -17,7 +17,6 @@ from depl0.app.tasks.base import (
     check_network,
     exact,
     find_task,
-    find_task_for,
     main_output,
     register,
 )
@@ -30,7 +29,6 @@ __all__ = [
     "check_network",
     "exact",
     "find_task",
-    "find_task_for",
     "main_output",
     "metric_in",
     "register",

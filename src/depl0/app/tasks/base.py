@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import abc
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from depl0._util.metric import Metric
 from depl0._util.registry import Registry
-from depl0._util.user_code import UserCallable, check_concrete, load_callable, wanted
+from depl0._util.user_code import UserCallable, check_concrete, load_callable
 from depl0.app.data.base import DataInfo
 from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
@@ -102,7 +102,7 @@ def register(name: str) -> Callable[[type[_T]], type[_T]]:
     return TASKS.register(name, lambda task: task)
 
 
-def find_task(spec: str, **settings: object) -> Task:
+def find_task(spec: str, /, **settings: object) -> Task:
     """Return the task that a text names, with its settings.
 
     Args:
@@ -113,27 +113,7 @@ def find_task(spec: str, **settings: object) -> Task:
     >>> find_task("segmentation", ignore_index=0)
     Segmentation(ignore_index=0, label_smoothing=0.0)
     """
-    return _built(spec, TASKS.find(spec), settings)
-
-
-def find_task_for(spec: str, settings: Mapping[str, object], label_smoothing: float) -> Task:
-    """Return the task of a recipe. Raise an error if it does not support the recipe's label smoothing."""
     make = TASKS.find(spec)
-    passed = wanted(make.call if isinstance(make, UserCallable) else make, {"label_smoothing": label_smoothing})
-    if label_smoothing and not passed:
-        raise InputError(
-            f"recipe field search.label_smoothing must be 0 where task.spec is {spec!r}, got {label_smoothing:g} "
-            "instead.",
-            hint="the task has no classes that a label could be spread over.",
-        )
-    if "label_smoothing" in settings and passed:
-        raise InputError(
-            "recipe field task.settings cannot have label_smoothing.", hint="set search.label_smoothing instead."
-        )
-    return _built(spec, make, {**passed, **settings})
-
-
-def _built(spec: str, make: type[Task] | UserCallable, settings: Mapping[str, object]) -> Task:
     if not isinstance(make, UserCallable):
         try:
             inspect.signature(make).bind(**settings)

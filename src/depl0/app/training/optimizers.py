@@ -91,8 +91,8 @@ def search_optimizers(recipe: Recipe, gated: GatedModel, steps_per_epoch: int) -
     steps, has_budget = epochs * steps_per_epoch, gated.config.budget is not None
     lr = gates.lr
     if lr is None:
-        lr = gate_learning_rate(gated.generator, steps, has_budget=has_budget, betas=gates.betas)
-    adam = torch.optim.Adam(parameters, lr=lr, betas=gates.betas, fused=_can_fuse(parameters))
+        lr = gate_learning_rate(gated.generator, steps, has_budget=has_budget)
+    adam = torch.optim.Adam(parameters, lr=lr, fused=_can_fuse(parameters))
     schedule = Schedule(gates.schedule, epochs, gates.milestones, gates.factor)
     return [weight_optimizer(recipe, gated.weight_parameters(), epochs), Scheduled("gate", adam, lr, schedule)]
 
@@ -100,7 +100,7 @@ def search_optimizers(recipe: Recipe, gated: GatedModel, steps_per_epoch: int) -
 def weight_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter], epochs: int) -> Scheduled:
     """Return the SGD optimizer of the search."""
     settings = recipe.weight_optimizer
-    optimizer = _sgd(recipe, weights, settings.lr, settings.weight_decay)
+    optimizer = _sgd(recipe, weights, settings.lr)
     return Scheduled("weight", optimizer, settings.lr, _weight_schedule(recipe, epochs))
 
 
@@ -111,7 +111,7 @@ def finetune_optimizer(recipe: Recipe, weights: Iterable[nn.Parameter]) -> Sched
         schedule = replace(_weight_schedule(recipe, recipe.search_epochs), passed=recipe.search_epochs)
     else:
         schedule = Schedule(settings.schedule, recipe.finetune_epochs, settings.milestones, settings.factor)
-    return Scheduled("weight", _sgd(recipe, weights, lr, recipe.finetune_weight_decay), lr, schedule)
+    return Scheduled("weight", _sgd(recipe, weights, lr), lr, schedule)
 
 
 def _weight_schedule(recipe: Recipe, epochs: int) -> Schedule:
@@ -122,14 +122,14 @@ def _weight_schedule(recipe: Recipe, epochs: int) -> Schedule:
     return Schedule(settings.schedule, epochs, settings.milestones, settings.factor, settings.warmup_epochs)
 
 
-def _sgd(recipe: Recipe, weights: Iterable[nn.Parameter], lr: float, weight_decay: float) -> torch.optim.SGD:
+def _sgd(recipe: Recipe, weights: Iterable[nn.Parameter], lr: float) -> torch.optim.SGD:
     settings, parameters = recipe.weight_optimizer, list(weights)
     return torch.optim.SGD(
         parameters,
         lr=lr,
         momentum=settings.momentum,
         nesterov=settings.nesterov,
-        weight_decay=weight_decay,
+        weight_decay=settings.weight_decay,
         fused=_can_fuse(parameters),
     )
 
