@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import inspect
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -115,16 +116,9 @@ def find_task(spec: str, /, **settings: object) -> Task:
     """
     make = TASKS.find(spec)
     if not isinstance(make, UserCallable):
-        try:
-            inspect.signature(make).bind(**settings)
-        except TypeError as error:
-            raise InputError(
-                f"The settings of task {spec!r} cannot be used: {error}.",
-                hint=f"its signature is {spec}{inspect.signature(make)}.",
-            ) from error
-        return make(**settings)
+        make = UserCallable("task", spec, make, sys.modules[make.__module__], "")
     check_concrete(make.call, spec, "task")
-    make.check_call(settings, "what it takes is set by task.settings in a recipe.")
+    make.check_call(settings, f"its signature is {spec}{inspect.signature(make.call)}.")
     task = make(**settings)
     if not isinstance(task, Task):
         raise InputError(
