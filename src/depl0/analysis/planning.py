@@ -39,7 +39,7 @@ from depl0.equivalence.comparison import (
     is_half_precision,
 )
 from depl0.errors import Depl0Error, TraceError
-from depl0.host.copies import attributes_kept, forbid_access_to, isolated_deepcopy
+from depl0.host.copies import attributes_kept, forbid_access_to
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_finite, check_host
 from depl0.replacements.base import kinds
@@ -147,7 +147,8 @@ class Trial:
         """Prepare a trial of ``host`` on ``copy``, whose weights are changed in place."""
         self._host = host
         with forbid_access_to(host):
-            self._model, self._cases = _in_full_precision(_randomize_constant_parameters(copy), cases)
+            self._model, self._cases = _randomize_constant_parameters(copy), list(cases)
+            self._dtype = _comparable_precision(self._model, self._cases)
         self.guessed = False
         """True if an assumption was made after a failure; then the example is compared in float64 as well."""
         self.covered: tuple[str, ...] = ()
@@ -159,7 +160,8 @@ class Trial:
             try:
                 return self._run(plan, spared)
             except _UnlivelyError:  # the network does not run with other weights
-                self._model, self._cases = _in_full_precision(evaluation_copy(self._host), self._cases)
+                self._model = evaluation_copy(self._host)
+                self._dtype = _comparable_precision(self._model, self._cases)
                 return self._run(plan, spared)
 
     def _run(self, plan: Plan, spared: Collection[str]) -> Failure | None:
@@ -173,7 +175,10 @@ class Trial:
         positions = kept_positions(plan, kept)
         exact = unrounded_tensors(self._model, scaled, positions, plan)
         wanted, failure = self._evaluate(compact, scaled, positions, exact)
-        return failure or self._train(compact, scaled, positions, wanted, plan.same_in_training)
+        if failure is not None:
+            return failure
+        candidate = Subject(compact, dtype=self._dtype).before_rounding(exact)
+        return self._train(scaled, candidate, positions, wanted, plan.same_in_training)
 
     def _evaluate(
         self,
@@ -194,14 +199,15 @@ class Trial:
             return precise, failure
         cases = [case for case in self._cases if all(case is not other for other in precise.cases)]
         given = dict[int, Any](zip(map(id, precise.cases), precise.outputs, strict=True))
-        reference = Subject(self._model, scaled)
+        reference = Subject(self._model, scaled, self._dtype)
+        candidate = Subject(compact, dtype=self._dtype).before_rounding(exact)
         try:
             wanted = Accepted(tuple(cases), tuple(reference(case.inputs) for case in cases))
         except Depl0Error:
             raise
         except Exception as error:
             raise _UnlivelyError from error
-        failure = _difference(wanted, reference, Subject(compact), positions, NETWORKS.float32) if cases else None
+        failure = _difference(wanted, reference, candidate, positions, NETWORKS.float32) if cases else None
         self.covered = tuple(case.what for case in self._cases)
         given.update(zip(map(id, cases), wanted.outputs, strict=True))
         return Accepted(tuple(self._cases), tuple(given[id(case)] for case in self._cases)), failure
@@ -228,13 +234,13 @@ class Trial:
 
     def _train(
         self,
-        compact: nn.Module,
         scaled: Mapping[str, Tensor],
+        candidate: Subject,
         positions: Mapping[Axis, Tensor],
         evaluated: Accepted,
         same_in_training: bool,
     ) -> Failure | None:
-        reference, candidate = Subject(self._model, scaled), Subject(compact)
+        reference = Subject(self._model, scaled, self._dtype)
         result = compare_in_training(reference, candidate, evaluated, positions, same_in_training)
         if result is None:
             self.refused = ("training mode",)
@@ -248,8 +254,8 @@ class Trial:
 
 def _in_float64(model: nn.Module, tensors: Mapping[str, Tensor]) -> Subject:
     """Return a network in float64, without a copy."""
-    own = {**dict(model.named_parameters()), **dict(model.named_buffers()), **tensors}
-    return Subject(model, {name: cast(tensor.detach(), torch.float64) for name, tensor in own.items()}, torch.float64)
+    buffers = {name: cast(buffer.detach(), torch.float64) for name, buffer in model.named_buffers()}
+    return Subject(model, {**buffers, **tensors}, torch.float64)
 
 
 def _difference(
@@ -311,18 +317,15 @@ def _randomize_constant_parameters(model: nn.Module) -> nn.Module:
     return model
 
 
-def _in_full_precision(model: nn.Module, cases: Sequence[Case]) -> tuple[nn.Module, list[Case]]:
-    """Return a float32 form of a half-precision network, whose rounding would hide errors in the trial."""
+def _comparable_precision(model: nn.Module, cases: Sequence[Case]) -> torch.dtype | None:
+    """Return float32 for a network in half precision, whose rounding would hide errors, unless it requires that."""
     if not is_half_precision(model):
-        return model, list(cases)
-    full = isolated_deepcopy(model).float().eval()
-    full_cases = [Case(case.what, case.inputs.map_tensors(partial(cast, dtype=torch.float32))) for case in cases]
+        return None
     try:
-        with torch.no_grad():
-            for case in full_cases:
-                case.inputs.call(full)
+        for case in cases:
+            Subject(model, dtype=torch.float32)(case.inputs)
     except Depl0Error:
         raise
-    except Exception:  # it requires half precision inside
-        return model, list(cases)
-    return full, full_cases
+    except Exception:
+        return None
+    return torch.float32

@@ -11,6 +11,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from depl0.host.copies import address_of
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 
@@ -22,7 +23,7 @@ def memory_bytes(model: nn.Module, inputs: Sequence[Tensor] | ExampleInputs) -> 
     """
     example = inputs if isinstance(inputs, ExampleInputs) else ExampleInputs(tuple(inputs), {})
     own = [*model.parameters(), *model.buffers()]
-    weights = sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in own}.values())
+    weights = sum({address_of(t): t.untyped_storage().nbytes() for t in own}.values())
     watch = _Watch([*own, *example.tensors()])
     with evaluation_mode(model), torch.no_grad(), watch:
         example.run(model)

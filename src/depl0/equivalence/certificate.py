@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from depl0._util.tensors import as_precise_as_possible, cast
+from depl0._util.tensors import as_precise_as_possible
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, accepted_cases, has_finite_numbers, similar_cases
@@ -95,9 +94,6 @@ def certify(
             raise _difference(result, layer, "" if result.case is wanted.cases[0] else f" ({result.case.what})", plan)
         covered, refused = [*wanted.covered], [*wanted.refused]
         if not removals:  # a norm folded into a constant had batch statistics in training mode
-            if all(parameter.dtype != torch.float64 for parameter in host.parameters()):
-                for subject in (reference, candidate):  # the comparison begins in float32, which needs half the memory
-                    subject.model._apply(partial(cast, dtype=torch.float32))
             in_training = compare_in_training(reference, candidate, wanted, positions, plan.same_in_training)
             if in_training is not None and not in_training.agrees:
                 raise _difference(in_training, in_training.layer, " in training mode", plan)

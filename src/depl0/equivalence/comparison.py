@@ -23,7 +23,7 @@ from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, Case
 from depl0.errors import Depl0Error
 from depl0.host.calls import call_with
-from depl0.host.copies import attributes_kept, isolated_deepcopy, run_host
+from depl0.host.copies import attributes_kept, isolated_deepcopy, lazy_copy, run_host
 from depl0.host.inputs import ExampleInputs, TwoPasses, flatten_outputs, with_next_call
 from depl0.host.network import modes_kept, module_stack, path_of
 
@@ -143,69 +143,103 @@ def _largest_difference(a: Tensor, b: Tensor) -> float:
 
 
 @final
-class WholeFloat64(TorchFunctionMode):
-    """Executes casts to float32 as casts to float64, so that a comparison in float64 has no rounding inside.
+class InPrecision(TorchFunctionMode):
+    """Runs a network in another precision without a copy: every parameter is converted where it is used.
 
-    Language models normalise and attend in float32 whatever their precision is. The functions that are compared stay
-    the same; only their rounding is missing, in both networks.
+    In float64, casts to float32 are executed as casts to float64. Language models normalise and attend in float32
+    whatever their precision is. The functions that are compared stay the same; only their rounding is missing, in both
+    networks.
 
-    >>> with WholeFloat64():
-    ...     torch.zeros(1, dtype=torch.float16).float().dtype, torch.ones(1).to(torch.float32).dtype
+    >>> with InPrecision(torch.float64):
+    ...     torch.zeros(1, dtype=torch.float16).float().dtype, nn.Parameter(torch.ones(1)).exp().dtype
     (torch.float64, torch.float64)
+
+    Args:
+        dtype: the precision.
+        tensors: tensors to convert, besides parameters.
     """
+
+    def __init__(self, dtype: torch.dtype, tensors: Iterable[Tensor] = ()) -> None:
+        super().__init__()
+        self._dtype = dtype
+        self._tensors = {id(tensor) for tensor in tensors}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is Tensor.float:
+        if func is Tensor.float and self._dtype == torch.float64:
             func = Tensor.double
-        named = {key: torch.float64 if value is torch.float32 else value for key, value in (kwargs or {}).items()}
-        return func(*(torch.float64 if value is torch.float32 else value for value in args), **named)
+        name = getattr(func, "__name__", "")
+        if name in _PROPERTIES:  # of one tensor: nearly all are the same in any precision
+            found = func(*args, **(kwargs or {}))
+            if not self._is_converted(args[0]):
+                return found
+            if isinstance(found, torch.dtype):
+                return cast(torch.empty(0, dtype=found), self._dtype).dtype
+            return cast(found, self._dtype) if isinstance(found, Tensor) else found  # for example p.T
+        if name == "embedding":  # a large table, of which few rows are read
+            return cast(func(*args, **(kwargs or {})), self._dtype)
+        is_written = name.startswith("__set") or (name.endswith("_") and not name.endswith("__"))
+        converted = (*args[:is_written], *map(self._convert, args[is_written:]))
+        return func(*converted, **{key: self._convert(value) for key, value in (kwargs or {}).items()})
+
+    def _is_converted(self, value: object) -> bool:
+        return isinstance(value, nn.Parameter) or id(value) in self._tensors
+
+    def _convert(self, value: Any) -> Any:
+        if type(value) in (list, tuple):
+            return type(value)(map(self._convert, value))
+        if self._dtype == torch.float64 and value is torch.float32:
+            return torch.float64
+        return cast(value, self._dtype) if self._is_converted(value) else value
+
+
+_PROPERTIES = {"__get__", "size", "dim", "numel", "nelement", "stride", "__len__", "is_floating_point", "is_complex"}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A network to compare: in some precision, with some tensors in place of its own.
+    """A network to compare: in some precision (:class:`InPrecision`), with some tensors in place of its own.
 
-    In training mode it runs with fixed random numbers, and in float64 without casts to float32.
+    In training mode it runs with fixed random numbers.
     """
 
     model: nn.Module
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
     dtype: torch.dtype | None = None
-    """Precision of model, tensors and inputs; None if they are not converted."""
+    """Precision in which it runs; None if nothing is converted."""
 
     @classmethod
     def copy_of(cls, model: nn.Module, tensors: Mapping[str, Tensor], dtype: torch.dtype | None) -> Subject:
         """Return a copy of a network in evaluation mode and a precision."""
-        copied = isolated_deepcopy(model, dtype).eval()
+        copied = isolated_deepcopy(model).eval()
+        copied._apply(lambda tensor: tensor if isinstance(tensor, nn.Parameter) else cast(tensor, dtype))
         parameters = dict(copied.named_parameters())
-        with torch.no_grad():
-            for name in tensors.keys() & parameters.keys():
-                parameters[name].copy_(tensors[name])
-        rest = {name: cast(tensors[name].detach(), dtype) for name in tensors.keys() - parameters.keys()}
-        return cls(copied, rest, dtype)
+        for name in tensors.keys() & parameters.keys():
+            parameters[name].data = lazy_copy(tensors[name])
+        return cls(copied, {name: tensors[name].detach() for name in tensors.keys() - parameters.keys()}, dtype)
 
     @contextmanager
     def in_training(self, dtype: torch.dtype) -> Iterator[Subject]:
         """Provide the network in training mode and a precision; its buffers, attributes and modes do not change."""
-        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers()), **self.tensors}
-        tensors = {name: cast(tensor.detach(), dtype) for name, tensor in own.items()}
-        buffers = {name: tensors[name].clone() for name, _ in self.model.named_buffers()}
+        own = {**dict(self.model.named_buffers()), **self.tensors}
+        buffers = {name: cast(own[name].detach(), dtype).clone() for name, _ in self.model.named_buffers()}
         with attributes_kept(self.model), modes_kept(self.model):
             self.model.train()
-            yield Subject(self.model, {**tensors, **buffers}, dtype)
+            yield Subject(self.model, {**self.tensors, **buffers}, dtype)
 
     def before_rounding(self, exact: Mapping[str, Tensor]) -> Subject:
         """Return the same network with these tensors at their values before rounding to its own precision."""
         own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers()), **self.tensors}
-        return replace(self, tensors={**self.tensors, **{n: t.to(own[n].dtype) for n, t in exact.items() if n in own}})
+        found = {n: t.to(own[n].device, self.dtype or own[n].dtype) for n, t in exact.items() if n in own}
+        return replace(self, tensors={**self.tensors, **found})
 
     def __call__(self, case: ExampleInputs) -> Any:
         """Run the network on inputs, converted to its precision."""
         inputs = case.map_tensors(partial(cast, dtype=self.dtype))
         fixed = deterministic_rng_ops() if self.model.training else nullcontext()
-        with torch.no_grad(), fixed, WholeFloat64() if self.dtype == torch.float64 else nullcontext():
+        converted = nullcontext() if self.dtype is None else InPrecision(self.dtype, self.tensors.values())
+        with torch.no_grad(), fixed, converted:
             return inputs.call(self._run)
 
     def _run(self, *args: Any, **kwargs: Any) -> Any:

@@ -22,12 +22,16 @@ from depl0.host.calls import call_with
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import modes_kept, tied_names
 
+SHARED_BYTES = 2**20
+"""Smallest size of a parameter whose copies share its memory."""
+
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
 def isolated_deepcopy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
     """Copy the host, optionally in another precision, so that the analysis cannot modify it.
 
+    Parameters share the memory of the original until either is written (:func:`lazy_copy`).
     Tensors that a network stores from its last pass (activations, attention maps) belong to an autograd graph that
     cannot be copied: the copy gets only their values.
     """
@@ -51,14 +55,32 @@ def isolated_deepcopy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.
 
 
 def _converted(model: nn.Module, dtype: torch.dtype | None) -> dict[int, Any]:
-    """Return the parameters in another precision: copying them first takes twice as long."""
+    """Return new parameters with the same values, in another precision if it is not None."""
     plain = [parameter for parameter in model.parameters() if type(parameter) is nn.Parameter and not vars(parameter)]
-    found = {id(parameter): (parameter, cast(parameter.detach(), dtype)) for parameter in plain}
-    return {
-        key: nn.Parameter(converted, parameter.requires_grad)
-        for key, (parameter, converted) in found.items()
-        if converted.dtype != parameter.dtype
-    }
+    return {id(p): nn.Parameter(cast(lazy_copy(p), dtype), p.requires_grad) for p in plain}
+
+
+def lazy_copy(tensor: Tensor) -> Tensor:
+    """Copy a tensor; the memory of a large one is copied only once either of both is written.
+
+    >>> parameter = torch.zeros(2)
+    >>> copied = lazy_copy(parameter)
+    >>> copied.add_(1), parameter
+    (tensor([1., 1.]), tensor([0., 0.]))
+    """
+    if tensor.numel() * tensor.element_size() >= SHARED_BYTES:
+        try:
+            return torch._lazy_clone(tensor.detach())
+        except RuntimeError:  # memory of another library, or shared between processes
+            pass
+    return tensor.detach().clone()
+
+
+def own_memory(model: nn.Module) -> None:
+    """Copy the memory that a network's parameters still share with others."""
+    for parameter in model.parameters():
+        if address_of(parameter):
+            parameter.data_ptr()  # counts as a write
 
 
 def _empty_containers(model: nn.Module) -> dict[int, Any]:
@@ -143,11 +165,11 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def address_of(tensor: Tensor) -> int:
-    """Return the address of a tensor's memory; 0 if it has none."""
+    """Return a number that identifies a tensor's memory; 0 if it has none. Lazy copies differ from their originals."""
     if isinstance(tensor, FakeTensor):  # has no memory, and catching an exception is slow
         return 0
     try:
-        return tensor.untyped_storage().data_ptr()
+        return int(tensor.untyped_storage()._cdata)
     except (RuntimeError, NotImplementedError):  # meta tensors and subclasses without their own memory
         return 0
 
@@ -221,7 +243,7 @@ def run_host(host: nn.Module, case: ExampleInputs, overrides: Mapping[str, Tenso
     """
     attributes = _Attributes(host)
     own = [*host.named_parameters(), *host.named_buffers()]
-    tensors = {**{name: tensor.detach().clone() for name, tensor in own}, **(overrides or {})}
+    tensors = {**{name: lazy_copy(tensor) for name, tensor in own}, **(overrides or {})}
     evaluated = _Evaluated(host)
     ties = {f"host.{name}": tuple(f"host.{o}" for o in others) for name, others in tied_names(host).items()}
     try:

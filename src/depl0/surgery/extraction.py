@@ -25,7 +25,7 @@ from depl0.equivalence.certificate import Certificate, certify, precision_name, 
 from depl0.equivalence.comparison import NETWORKS, Subject, compare
 from depl0.errors import CertificateError, InputError
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.copies import isolated_deepcopy
+from depl0.host.copies import isolated_deepcopy, lazy_copy, own_memory
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import canonical_names, evaluation_mode
 from depl0.replacements.constant import removable, remove, workable
@@ -37,10 +37,9 @@ def fold_and_cut(plan: Plan, host: nn.Module, gates: Tensor, kept: Tensor) -> tu
     """Fold gates into a copy of the host and slice it. Return the copy and the gated parameters it was made from."""
     scaled = scaled_parameters(plan, host, gates)
     compact = isolated_deepcopy(host)
-    with torch.no_grad():
-        for name, parameter in compact.named_parameters():
-            if name in scaled:
-                parameter.copy_(scaled[name])
+    for name, parameter in compact.named_parameters():
+        if name in scaled:
+            parameter.data = lazy_copy(scaled[name])
     cut_to(compact, kept_positions(plan, kept), plan.replacements)
     return compact, scaled
 
@@ -67,6 +66,7 @@ def extract(
         removals = workable(compact, removable(plan, host, gates > 0), example) if remove_blocks else []
         certificate = certify(host, scaled, compact, removals, example, positions, plan)
     remove(compact, removals)
+    own_memory(compact)
     counted = cost(compact, example)
     costs = dense_cost, (counted.params, counted.macs)
     record_cut(host, compact, plan, positions, certificate, example, costs, removals)
@@ -180,8 +180,8 @@ def certify_shrunk(
 
 def _gated(plan: Plan, host: nn.Module, gates: Tensor, dtype: torch.dtype | None) -> Subject:
     """Return a host with gates in the given precision, without a copy."""
-    tensors = {**_tensors(host), **scaled_parameters(plan, host, gates)}
-    return Subject(host, {name: cast(tensor, dtype) for name, tensor in tensors.items()}, dtype)
+    buffers = {name: cast(buffer, dtype) for name, buffer in host.named_buffers()}
+    return Subject(host, {**buffers, **scaled_parameters(plan, host, gates)}, dtype)
 
 
 # -- objects that hold the former host's tensors -----------------------------------------------------------------------

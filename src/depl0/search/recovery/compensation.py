@@ -29,7 +29,7 @@ from depl0.analysis.plan import Plan
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel
 from depl0.gates.scaling import scaled_parameters
-from depl0.host.copies import isolated_deepcopy
+from depl0.host.copies import isolated_deepcopy, lazy_copy
 from depl0.host.inputs import ExampleInputs, without_cache
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.consumers import (
@@ -110,7 +110,10 @@ def compensate(
     before, without = _gates_around(gated, closed, before)
     if original is not None:
         before = torch.ones_like(before)
-        host.load_state_dict(original.state_dict())
+        for own, given in zip(host.parameters(), original.parameters(), strict=True):
+            own.data = lazy_copy(given)
+        for kept, buffer in zip(host.buffers(), original.buffers(), strict=True):
+            kept.copy_(buffer)
     after = without if after is None else after.detach().cpu().float()
     inputs = [ExampleInputs.of(batch).with_shared(plan.shared_inputs).on_device_of(host) for batch in batches]
     if not inputs:
@@ -151,10 +154,9 @@ def folded(plan: Plan, host: nn.Module, gates: Tensor) -> nn.Module:
     """Return a copy of the host with gates multiplied into its parameters, in evaluation mode."""
     copy = isolated_deepcopy(host).eval()
     scaled = scaled_parameters(plan, host, gates)
-    with torch.no_grad():
-        for name, parameter in copy.named_parameters():
-            if name in scaled:
-                parameter.copy_(scaled[name])
+    for name, parameter in copy.named_parameters():
+        if name in scaled:
+            parameter.data = scaled[name]
     return copy
 
 

@@ -9,6 +9,7 @@ to start again from the network's input, so pieces join later layers, and are dr
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import sys
 import weakref
@@ -24,6 +25,7 @@ from torch.utils import _pytree as pytree
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.host.calls import Call
+from depl0.host.copies import address_of
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.recovery.lockstep import Event, Sum, layer_events
@@ -96,7 +98,7 @@ def profile(network: nn.Module, inputs: ExampleInputs, added: list[str]) -> Prof
     def bytes_alive() -> int:
         alive[:] = [reference for reference in alive if reference() is not None]
         storages = {
-            storage.data_ptr(): storage.nbytes()
+            storage._cdata: storage.nbytes()
             for reference in alive
             if (tensor := reference()) is not None and (storage := _storage(tensor)) is not None
         }
@@ -145,12 +147,12 @@ def training_batch(network: nn.Module, inputs: ExampleInputs, limit: int = TRAIN
 def saved_bytes(network: nn.Module, inputs: ExampleInputs) -> int:
     """Run one example and return the bytes that autograd saves for it."""
     saved: dict[int, int] = {}
-    parameters = {parameter.data_ptr() for parameter in network.parameters()}
+    parameters = {address_of(parameter) for parameter in network.parameters()}
 
     def count(tensor: Tensor) -> Tensor:
         storage = _storage(tensor)
-        if storage is not None and storage.data_ptr() not in parameters:
-            saved[storage.data_ptr()] = storage.nbytes()
+        if storage is not None and storage._cdata not in parameters:
+            saved[storage._cdata] = storage.nbytes()
             kept.append(tensor)  # so that its memory is not reused by another tensor
         return tensor
 
@@ -201,6 +203,7 @@ def activations_for(network: nn.Module) -> int:
 class FreedMemory:
     """Returns freed memory to the operating system once the process has grown by :data:`GROWTH` bytes.
 
+    Copies of a network are collected first, because recorded graphs refer to them in cycles.
     The GNU allocator has a pool for every thread and keeps what is freed in it. Without this, the threads of a refit
     (:class:`.lockstep.Stepper`) held three times as much memory as their tensors needed.
     """
@@ -212,6 +215,7 @@ class FreedMemory:
     def release(self) -> None:
         """Return freed memory if there may be much of it."""
         if self._trim is not None and self._resident() > self._least + GROWTH:
+            gc.collect()
             self._trim(0)
             self._least = self._resident()
 
