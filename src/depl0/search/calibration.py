@@ -142,7 +142,8 @@ def pair_of(batch: Any, when: str = "with a loss") -> tuple[Any, Any]:
     """Return inputs and targets of a batch; raise an error if it is not a pair."""
     if isinstance(batch, (tuple, list)) and len(batch) == 2:
         return batch[0], batch[1]
-    found = type(batch).__name__ + (f" of {len(batch)} entries" if isinstance(batch, (tuple, list)) else "")
+    name = type(batch).__name__
+    found = f"a {name} of {len(batch)} entries" if isinstance(batch, (tuple, list)) else name
     raise InputError(
         f"{when}, a batch must be a pair (inputs, targets), got {found} instead.",
         hint="group its entries, for example [((a, b), y) for a, b, y in loader]; inputs alone need no loss or steps.",
