@@ -119,7 +119,6 @@ class Stepper:
         labels = torch.randint(CLASSES, (batch,), generator=generator)
         self._images, self._labels = images.to(self._engine.device), labels.to(self._engine.device)
         session = self._session = _session(recipe, self._engine, OneBatch(self._images, self._labels))
-        session.state.channels_last = channels_last
         host = factory(model, CLASSES, *IMAGE_SHAPE[:2])().to(self._engine.device)
         self.plan, self.groups = plan, 0
         if variant.fields is None:

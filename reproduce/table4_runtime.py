@@ -71,7 +71,7 @@ def own_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
         order = list(VARIANTS.items())[:: 1 if place % 2 == 0 else -1]
         for suffix, method in order:
             name = f"{args.recipe}-{args.source}{suffix}" if "-" in args.recipe else f"resnet20-cifar10{suffix}"
-            fields = {"search__cut": "progressive", "search__dense_baseline": args.dense, "run__channels_last": "on"}
+            fields = {"search__cut": "progressive", "search__dense_baseline": args.dense, "run__channels_last": True}
             if args.limit_train is not None and not args.smoke:
                 fields["data__limit_train"] = args.limit_train
             made = recipe(name, args, seed, **fields)

@@ -115,7 +115,7 @@ class Member:
             run=RunSection(
                 seed=self.seed,
                 trackers=(),
-                channels_last="on",
+                channels_last=True,
                 checkpoint_minutes=1.5,
                 keep_checkpoints=1,
                 gates_steps=10,
@@ -260,7 +260,7 @@ def smoke() -> None:
     tiny = {"model.spec": "small_cnn", "data.spec": "digits", "data.augment": "none", "data.limit_train": 128}
     for arm in GENERATORS:
         member = Member(arm, PUBLISHED_RATE, 1.0, 0, 1)
-        recipe = with_overrides(member.recipe("digits"), {**tiny, "data.batch_size": 64, "run.channels_last": "off"})
+        recipe = with_overrides(member.recipe("digits"), {**tiny, "data.batch_size": 64, "run.channels_last": False})
         folder, summary = prune(recipe, str(out / member.name), reporter=Reporter())
         row = figures(recipe, folder, summary, None)
         print(f"{member.name}: {', '.join(f'{key} {value}' for key, value in row.items() if key != 'made_with')}")

@@ -29,9 +29,9 @@ def last_good(out: Path) -> tuple[int, dict[str, Any]]:
     return found
 
 
-def test_a_gradient_says_its_step_and_whose_it_is(tmp_path: Path) -> None:
+def test_a_gradient_that_explodes_is_found_before_the_next_checkpoint(tmp_path: Path) -> None:
     recipe = tiny_recipe(model__spec=HERE + "GradientThatExplodes", run__checkpoint_steps=2, search__warmup=0.0)
-    wrong = r"the gradient of the (weight|gate)s became (nan|inf) at step 5 \(search, epoch 2, learning rate"
+    wrong = r" became (nan|inf) (at|by) step 6 \(search, epoch 2, learning rate"
     with pytest.raises(DivergedError, match=wrong) as caught:
         run(recipe, tmp_path / "run")
     assert "lower the learning rates" in str(caught.value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,21 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from depl0.app.runtime import execution as memory_format
-from depl0.errors import InputError
-from tests.networks.tiny import SIDE, TinyNet, run, tiny_recipe
-
-pytestmark = [pytest.mark.runs, pytest.mark.usefixtures("remembered_plans")]
+from tests.networks.tiny import SIDE, TinyNet
 
 SHAPE = (4, 1, SIDE, SIDE)
-
-
-class ViewNet(TinyNet):
-    """Reads its feature maps in the order of channels first."""
-
-    def forward(self, images: Tensor) -> Tensor:
-        x = torch.relu(self.bn1(self.conv1(images)))
-        x = torch.relu(self.bn2(self.conv2(x)))
-        return self.linear(x.view(len(x), 8, -1).view(len(x), -1).view(len(x), 8, -1).mean(2))
 
 
 def is_channels_last(tensor: Tensor) -> bool:
@@ -80,10 +67,3 @@ def test_an_optimizer_that_was_loaded_goes_on_as_before(kind: str) -> None:
     step(second, second_optimizer, 2)
     for a, b in zip(first.parameters(), second.parameters(), strict=True):
         assert torch.equal(a, b)
-
-
-def test_a_network_that_reads_memory_in_its_own_order(tmp_path: Path) -> None:
-    spec = f"{__name__}:ViewNet"
-    with pytest.raises(InputError, match="channels_last is on, but the network does not run so") as caught:
-        run(tiny_recipe(model__spec=spec, run__channels_last="on"), tmp_path / "run")
-    assert "'off'" in str(caught.value)

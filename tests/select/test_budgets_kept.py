@@ -82,5 +82,5 @@ def test_short_and_long_searches_need_no_tuning(tmp_path: Path, epochs: int, gen
     shares = [line["expected"]["macs_share"] for line in search[int(recipe.search.warmup * len(search)) :]]
     assert all(after <= before + 0.02 for before, after in itertools.pairwise(shares))
     assert abs(shares[-1] - 0.5) < 0.025  # neither missed nor overshot; 36 steps, and rounding differs by machine
-    assert summary["budget_asked"] == 0.5
+    assert summary["budget"] == 0.5
     assert summary["budget_reached"] <= 0.5

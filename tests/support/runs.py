@@ -85,7 +85,6 @@ def _summary(names: list[str], kept: list[int], gates: int) -> dict[str, Any]:
         },
         "budget": 0.5,
         "budget_of": "macs",
-        "budget_asked": 0.5,
         "budget_reached": 0.5,
         "penalty_weight": None,
         "macs_left": 0.5,

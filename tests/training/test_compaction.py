@@ -12,7 +12,6 @@ import torch
 import depl0
 import depl0.search.state as closing
 from depl0.app.recipes.toml import with_overrides
-from depl0.app.runtime import execution as compiling
 from depl0.errors import TrainingError
 from depl0.search.freezing import freeze_network
 from depl0.surgery.record import record_of
@@ -180,7 +179,7 @@ def test_frozen_gates_leave_those_that_are_gone_closed() -> None:
 
 
 def test_a_run_that_shrinks_channels_last_goes_on_to_the_bit(tmp_path: Path) -> None:
-    recipe = with_overrides(recipe_of("progressive"), {"run.channels_last": "on"})
+    recipe = with_overrides(recipe_of("progressive"), {"run.channels_last": True})
     summary = run(recipe, tmp_path / "whole")
     assert summary["compactions"] and summary["channels_last"]
     after = summary["compactions"][0]["step"] + 1
@@ -188,11 +187,3 @@ def test_a_run_that_shrinks_channels_last_goes_on_to_the_bit(tmp_path: Path) -> 
         run(recipe, tmp_path / "run", Noisy(after, interrupt))
     run(recipe, tmp_path / "run", resume=True)
     assert what_matters(tmp_path / "run") == what_matters(tmp_path / "whole")
-
-
-def test_a_compiled_run_shrinks_as_a_plain_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "BACKEND", "eager")
-    plain = run(recipe_of("progressive"), tmp_path / "plain")
-    run(with_overrides(recipe_of("progressive"), {"run.compile": True}), tmp_path / "run")
-    assert plain["compactions"]
-    assert what_matters(tmp_path / "run") == what_matters(tmp_path / "plain")

@@ -84,8 +84,8 @@ def test_trained_weights_near_chance_stop_the_run(folder: Path, tmp_path: Path) 
         run(recipe_for(folder, **wrong), tmp_path / "stopped")
     assert "the trained weights score 33.3 % on folder:" in stopped.value.message
     assert "guessing scores 33.3 %: are its images prepared as" in stopped.value.message
-    assert "3×10×40 (mean 0.485 0.456 0.406" in stopped.value.message
-    assert "in order: a, b, c." in stopped.value.message
+    assert "3×10×40, mean 0.485 0.456 0.406" in stopped.value.message
+    assert "in order: a, b, c …" in stopped.value.message
     assert "data.image_size=[48, 80]" in str(stopped.value.hint) and "model.allow_chance=true" in str(
         stopped.value.hint
     )

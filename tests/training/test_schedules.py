@@ -21,15 +21,6 @@ def test_shapes(epoch: float) -> None:
     assert Schedule("step", 10, (3, 10), 0.2)(epoch) == pytest.approx(0.2 ** ((epoch >= 3) + (epoch >= 10)))
 
 
-def test_one_cycle_rises_and_falls() -> None:
-    rate = Schedule("one-cycle", 10)
-    values = [rate(epoch / 10) for epoch in range(101)]
-    assert values[0] == pytest.approx(0.04)
-    assert max(values) == values[30] == 1
-    assert values[100] == pytest.approx(0, abs=1e-12)
-    assert values[:31] == sorted(values[:31]) and values[30:] == sorted(values[30:], reverse=True)
-
-
 def test_warm_up_is_a_straight_line_from_nearly_nothing() -> None:
     rate = Schedule("constant", 10, warmup_epochs=2)
     assert rate(0) < 1e-3

@@ -38,7 +38,8 @@ def test_tensorboard_has_parameters_curves_and_the_result(tmp_path: Path) -> Non
     (pruned,) = events.Scalars("result/pruned/accuracy")
     assert pruned.value == pytest.approx(summary["compact"]["accuracy"]) and pruned.step == summary["steps"]
     (written,) = (tmp_path / "run" / "tensorboard").glob("*/hparams.yml")
-    assert f"budget: {recipe.gates.budget}" in written.read_text() and "method: dep-l0" in written.read_text()
+    text = written.read_text()
+    assert f"gates.budget: {recipe.gates.budget}" in text and "gates.method: dep-l0" in text
 
 
 @pytest.mark.parametrize("trackers", [["mlflow"], ["tensorboard", "mlflow"]])
@@ -52,7 +53,7 @@ def test_mlflow_has_the_same_and_the_artifacts(
     run(tiny_recipe(**SHORT, run__trackers=trackers), tmp_path / "study-7")
     (folder,) = (path.parent for path in (tmp_path / "mlruns").glob("*/*/artifacts"))
     assert (folder / "tags" / "mlflow.runName").read_text() == "study-7"
-    assert (folder / "params" / "budget").read_text() == "0.5"
+    assert (folder / "params" / "gates.budget").read_text() == "0.5"
     assert (folder / "metrics/result/pruned/accuracy").is_file() and (folder / "metrics/search/loss").is_file()
     found = {str(path.relative_to(folder / "artifacts")) for path in (folder / "artifacts").rglob("*.*")}
     assert found == ARTIFACTS | {"compact/compact.json", "compact/compact.safetensors"}

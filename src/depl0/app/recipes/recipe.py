@@ -79,9 +79,6 @@ class Recipe(Section):
                 self.distill.weight,
                 "distillation needs a trained dense network: set model.weights or model.pretrained.",
             )
-        if self.distill.blocks and self.run.compile:
-            hint = "block outputs cannot be observed inside a compiled graph."
-            raise refusal("distill.blocks", "0 where run.compile is true", self.distill.blocks, hint)
         return self
 
     @property
@@ -104,7 +101,7 @@ class Recipe(Section):
     def distill_blocks(self) -> float:
         """Weight of the error of block outputs, with its default."""
         own = self.distill.blocks
-        return own if own is not None else 0.0 if self.run.compile else BLOCKS
+        return BLOCKS if own is None else own
 
     @property
     def has_one_curve(self) -> bool:

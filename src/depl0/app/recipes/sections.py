@@ -46,7 +46,7 @@ from depl0.gates.threshold import BudgetKind
 from depl0.search.config import FirstScores
 from depl0.search.recovery.distillation import TEMPERATURE
 
-Schedule: TypeAlias = Literal["constant", "step", "cosine", "one-cycle"]
+Schedule: TypeAlias = Literal["constant", "step", "cosine"]
 Cut: TypeAlias = Literal["progressive", "never"]
 Precision: TypeAlias = Literal["fp32", "bf16", "fp16"]
 Tracker: TypeAlias = Literal["tensorboard", "wandb", "mlflow"]
@@ -274,7 +274,7 @@ class DistillSection(Section):
     temperature: Above0 = TEMPERATURE
     """Softens the dense network's outputs."""
     blocks: NonNegative | None = None
-    """Weight of the relative error of block outputs whose shape pruning keeps (default: 80; 0 with run.compile)."""
+    """Weight of the relative error of block outputs whose shape pruning keeps (default: 80)."""
 
 
 @final
@@ -284,7 +284,7 @@ class WeightOptimizerSection(Section):
     title = "weight_optimizer"
 
     lr: Above0
-    """Initial learning rate (one-cycle: the highest)."""
+    """Initial learning rate."""
     momentum: BelowOne = 0.9
     """Momentum."""
     nesterov: Flag = False
@@ -333,7 +333,7 @@ class FinetuneSection(Section):
     """Number of epochs."""
     lr: Above0 | None = None
     """Initial learning rate (default: a tenth of weight_optimizer.lr)."""
-    schedule: Literal["constant", "step", "cosine", "one-cycle", "continued"] = "cosine"
+    schedule: Literal["constant", "step", "cosine", "continued"] = "cosine"
     """Learning-rate schedule; continued: the search's schedule covers both phases, and lr is ignored."""
     milestones: Milestones = ()
     """Epochs of fine-tuning at which a step schedule multiplies the rate by factor."""
@@ -371,7 +371,5 @@ class RunSection(Section):
     """Steps between two lines of gates.jsonl (default: one line per epoch)."""
     examples: Count = 24
     """Number of test images with a changed prediction that are kept as thumbnails for the report; 0: none."""
-    channels_last: Literal["auto", "on", "off"] = "auto"
-    """Memory format of convolutions; auto: channels last on GPUs. Results differ by rounding."""
-    compile: Flag = False
-    """Run training steps through torch.compile, gates included."""
+    channels_last: Flag = False
+    """Keep convolutions in the channels-last memory format, which is often faster. Results differ by rounding."""

@@ -222,17 +222,19 @@ def default_folder(name: str, resume: bool) -> Path:
         taken, number = path, number + 1
 
 
+def fields_of(recipe: Recipe) -> dict[str, object]:
+    """Return the values of all fields of a recipe by name: ``section.field``."""
+    return {
+        f"{section}.{field}" if field else section: value
+        for section, fields in recipe.model_dump().items()
+        for field, value in (fields.items() if isinstance(fields, dict) else [("", fields)])
+    }
+
+
 def differences(left: Recipe, right: Recipe) -> Iterator[tuple[str, object, object]]:
     """Yield the fields in which two recipes differ, and their two values."""
-    a, b = (
-        {
-            f"{section}.{field}" if field else section: value
-            for section, fields in recipe.model_dump().items()
-            for field, value in (fields.items() if isinstance(fields, dict) else [("", fields)])
-        }
-        for recipe in (left, right)
-    )
-    yield from ((name, value, b[name]) for name, value in a.items() if value != b[name])
+    others = fields_of(right)
+    yield from ((name, value, others[name]) for name, value in fields_of(left).items() if value != others[name])
 
 
 def environment() -> dict[str, Any]:

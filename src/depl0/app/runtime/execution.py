@@ -1,4 +1,4 @@
-"""Execution of a network in training: number of threads, memory layout of its weights, and compilation.
+"""Execution of a network in training: number of threads, and memory layout of its weights.
 
 OpenMP threads wait for each other after every operation. If another process holds one of their cores, a small
 operation waits for milliseconds, and a tiny network trains many times slower than on one thread. Small steps therefore
@@ -7,24 +7,18 @@ run on one thread. For larger ones, ``depl0.__main__`` lets waiting threads slee
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, cast
+from typing import Any
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
-
-from depl0.errors import InputError
-from depl0.host.network import evaluation_mode
 
 MACS_PER_THREAD = 250_000_000
 """multiply-accumulates of one forward pass that occupy one thread; with fewer, synchronisation costs too much"""
 EXPLICIT = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 """environment variables by which users set the number of threads themselves"""
-BACKEND = "inductor"
 
 
 def threads_for(macs: float, available: int) -> int:
@@ -62,17 +56,6 @@ def threads_by_work() -> Iterator[Callable[[float], None]]:
 # -- memory layout ---------------------------------------------------------------------------------------------------
 
 
-def why_not_channels_last(accelerator: Accelerator, host: nn.Module, image_shape: tuple[int, ...]) -> str | None:
-    """Return the error of a network in channels last, if it depends on the memory order of its feature maps."""
-    network, images = set_channels_last(copy.deepcopy(host)), torch.zeros(2, *image_shape, device=accelerator.device)
-    try:
-        with evaluation_mode(network), torch.no_grad(), accelerator.autocast():
-            network(images)
-    except RuntimeError as error:
-        return str(error).splitlines()[0]
-    return None
-
-
 def set_channels_last(model: nn.Module) -> nn.Module:
     """Convert the weights of two-dimensional convolutions to channels last, in place. Parameters stay the same.
 
@@ -104,33 +87,3 @@ def match_state_layout(optimizer: Any) -> None:
         for name, value in state.items():
             if isinstance(value, Tensor) and value.shape == parameter.shape and value.stride() != parameter.stride():
                 state[name] = torch.empty_like(parameter, dtype=value.dtype).copy_(value)
-
-
-# -- compilation -----------------------------------------------------------------------------------------------------
-
-
-def compiled(network: nn.Module, device: torch.device) -> nn.Module:
-    """Return a network that is compiled on its first call and shares all state with the given network.
-
-    The given network is unchanged; it is the one that is evaluated, saved and cut. No value that changes from step to
-    step is a constant in the graph (a budget's target, threshold and sharpness are tensors), so one graph serves a
-    whole search. A second graph is compiled when the warm-up ends, and one for every smaller host.
-    """
-    if BACKEND == "inductor" and device.type == "cpu":
-        _check_compiler()
-    torch.compiler.reset()  # graphs of deleted networks would count towards the limit on graphs
-    return cast(nn.Module, torch.compile(network, backend=BACKEND))
-
-
-def _check_compiler() -> None:
-    """Raise before training if compilation would fail in the first step."""
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
-        raise InputError(
-            "run.compile is on, but torch.compile finds no C++ compiler for this device.",
-            hint="install one (g++ or clang++) and name it in CXX, or set run.compile to false.",
-        ) from error

@@ -6,9 +6,8 @@ Every step stores a few numbers on the device without synchronising; they are re
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from accelerate import Accelerator
@@ -22,27 +21,20 @@ from depl0.gated import GatedModel
 
 
 class NumberGuard:
-    """Keeps the losses and the largest gradients of every step until the next check."""
+    """Keeps the losses of every step until the next check."""
 
     def __init__(self) -> None:
         self._unseen: list[Tensor] = []
 
-    def keep(self, loss: Tensor, task_loss: Tensor, optimizers: Iterable[Any], scaled: bool) -> None:
-        """Record one step.
+    def keep(self, loss: Tensor, task_loss: Tensor) -> None:
+        """Record the losses of one step."""
+        self._unseen.append(torch.stack([loss.detach().float(), task_loss.detach().float()]))
 
-        Scaled gradients (fp16) may overflow; such steps are skipped and do not count as failures.
-        """
-        numbers = [loss.detach().float(), task_loss.detach().float()]
-        for optimizer in () if scaled else optimizers:
-            gradients = (p.grad for group in optimizer.param_groups for p in group["params"])
-            numbers.append(_largest(gradients, torch.zeros_like(numbers[0])))
-        self._unseen.append(torch.stack(numbers))
-
-    def check(self, accelerator: Accelerator, model: nn.Module, step: int, names: Sequence[str], where: str) -> None:
+    def check(self, accelerator: Accelerator, model: nn.Module, step: int, where: str) -> None:
         """Raise if any value since the last check is not finite. All processes must call this together."""
         seen = torch.stack(self._unseen).tolist() if self._unseen else []
         self._unseen.clear()
-        check(accelerator, _first_wrong(seen, step, names) or wrong_parameter(model, step), where)
+        check(accelerator, _first_wrong(seen, step) or wrong_parameter(model, step), where)
 
 
 def check(accelerator: Accelerator, wrong: str | None, where: str) -> None:
@@ -78,34 +70,20 @@ def wrong_parameter(model: nn.Module, step: int) -> str | None:
         }
     if isinstance(model, GatedModel):
         named = {"log α": model.log_alpha(), **named}
-    zero = torch.zeros((), device=next((value.device for value in named.values()), None))
-    largest = torch.stack([zero, *(_largest([value], zero) for value in named.values())]).tolist()
-    for name, value in zip(named, largest[1:], strict=True):
+    named = {name: value for name, value in named.items() if value.numel()}
+    largest = [norm.float() for norm in torch._foreach_norm(list(named.values()), math.inf)] if named else []
+    for name, value in zip(named, torch.stack(largest).tolist() if largest else (), strict=True):
         if not math.isfinite(value):
             return f"{name} became {value} by step {step}"
     return None
 
 
-def _first_wrong(seen: list[list[float]], step: int, names: Sequence[str]) -> str | None:
-    for place, (loss, task_loss, *gradients) in enumerate(seen):
-        here = f"at step {step - len(seen) + 1 + place}"
+def _first_wrong(seen: list[list[float]], step: int) -> str | None:
+    for place, (loss, task_loss) in enumerate(seen):
         if not math.isfinite(loss):
             cause = "" if not math.isfinite(task_loss) else ", by its penalty"
-            return f"the loss became {loss} {here}{cause}"
-        for name, value in zip(names, gradients, strict=False):
-            if not math.isfinite(value):
-                return f"the gradient of the {name}s became {value} {here}"
+            return f"the loss became {loss} at step {step - len(seen) + 1 + place}{cause}"
     return None
-
-
-@torch.no_grad()
-def _largest(tensors: Iterable[Tensor | None], nothing: Tensor) -> Tensor:
-    """Return the largest absolute value, or NaN if there is one, without synchronising with the device."""
-    present = [tensor for tensor in tensors if tensor is not None and tensor.numel()]
-    if not present:
-        return nothing
-    norms = torch._foreach_norm(present, math.inf)
-    return torch.stack([norm.float() for norm in norms]).amax()
 
 
 @contextmanager

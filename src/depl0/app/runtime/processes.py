@@ -14,7 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import torch
-from accelerate import Accelerator, DistributedDataParallelKwargs, InitProcessGroupKwargs
+from accelerate import Accelerator, InitProcessGroupKwargs
 from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import nn
@@ -24,6 +24,7 @@ from depl0._util.random import seed_everything
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.runs.folder import RunFolder, locked
 from depl0.errors import Depl0Error, InputError, RunInterruptedError, TrainingError
+from depl0.host.network import first_line
 
 _PRECISIONS = {"fp32": "no", "bf16": "bf16", "fp16": "fp16"}
 _LOST = re.compile(
@@ -48,7 +49,7 @@ def make_accelerator(recipe: Recipe) -> Accelerator:
         accelerator = Accelerator(
             mixed_precision=_PRECISIONS[recipe.run.precision],
             cpu=device.partition(":")[0] == "cpu" or (device == "auto" and not _has_accelerator()),
-            kwargs_handlers=[DistributedDataParallelKwargs(), InitProcessGroupKwargs(timeout=wait)],
+            kwargs_handlers=[InitProcessGroupKwargs(timeout=wait)],
         )
     except RuntimeError as error:
         if world == "1":
@@ -105,16 +106,14 @@ def waiting_time() -> timedelta:
 
 
 def _check_device(device: str, precision: str) -> None:
-    kind, _, number = device.partition(":")
-    if kind not in ("auto", "cpu", "cuda", "mps"):
-        raise InputError(f"device is {device}, but training runs on cpu, cuda or mps.", hint="use --device auto.")
-    if kind == "cuda" and not torch.cuda.is_available():
-        raise InputError(f"device is {device}, but torch sees no CUDA device.", hint="use --device cpu, or auto.")
-    if kind == "cuda" and number and int(number) >= torch.cuda.device_count():
-        raise InputError(f"device is {device}, but there are only {torch.cuda.device_count()} CUDA devices.")
-    if kind == "mps" and not torch.backends.mps.is_available():
-        raise InputError("device is mps, but torch sees no such device.", hint="use --device cpu, or auto.")
-    if precision == "fp16" and (kind == "cpu" or not _has_accelerator()):
+    if device != "auto":
+        try:
+            if torch.device(device).type not in ("cpu", "cuda", "mps"):
+                raise RuntimeError("training runs on cpu, cuda or mps")
+            torch.empty(1, device=device)
+        except (RuntimeError, AssertionError) as error:  # a torch that was built without CUDA asserts
+            raise InputError(f"device {device} cannot be used: {first_line(error)}.", "use --device auto.") from error
+    if precision == "fp16" and (device.startswith("cpu") or not _has_accelerator()):
         raise InputError("precision fp16 needs a GPU; the device is cpu.", hint="set run.precision to bf16 or fp32.")
 
 

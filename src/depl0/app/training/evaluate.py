@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import base64
-import struct
-import zlib
+import io
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
+from PIL import Image
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.utils import _pytree as pytree
 
 from depl0.app.data import Data, DataInfo
@@ -153,17 +152,16 @@ def _pictures(session: Session, labels: Tensor, places: list[int]) -> Iterator[t
     if info.image_shape is None or not most:
         return
     taken: Counter[int] = Counter()
-    chosen: list[int] = []
+    chosen: set[int] = set()
     for place in places:
         label = int(labels[place])
         if len(chosen) < most and taken[label] < max(1, most // (info.num_classes or 1)):
             taken[label] += 1
-            chosen.append(place)
-    first = 0
-    for images, _ in session.data.for_choices.epoch(0) if chosen else ():
-        for place in [place for place in chosen if first <= place < first + len(images)]:
-            yield place, picture(images[place - first], info)
-        first += len(images)
+            chosen.add(place)
+    images = (image for batch, _ in session.data.for_choices.epoch(0) for image in batch)
+    for place, image in enumerate(images if chosen else ()):
+        if place in chosen:
+            yield place, picture(image, info)
 
 
 def picture(image: Tensor, info: DataInfo) -> str | None:
@@ -176,22 +174,8 @@ def picture(image: Tensor, info: DataInfo) -> str | None:
         image = image * std + mean
     else:  # normalised by user code: the darkest value becomes black
         image = (image - image.min()) / (image.max() - image.min()).clamp(min=1e-9)
-    height, width = image.shape[1:]
-    if max(height, width) > THUMBNAIL:
-        scale = THUMBNAIL / max(height, width)
-        sides = max(1, round(scale * height)), max(1, round(scale * width))
-        image = functional.interpolate(image[None], sides, mode="bilinear", antialias=True)[0]
     pixels = (255 * image).round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
-    return base64.b64encode(_png(pixels)).decode()
-
-
-def _png(pixels: Tensor) -> bytes:
-    """Return uint8 pixels (height, width, 1 or 3) as a PNG file."""
-    height, width, channels = pixels.shape
-    rows = b"".join(b"\0" + bytes(row.flatten().tolist()) for row in pixels)
-    header = struct.pack(">IIBBBBB", width, height, 8, 2 if channels == 3 else 0, 0, 0, 0)
-    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    chunks = (
-        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in parts
-    )
-    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
+    shown, file = Image.fromarray(pixels.squeeze(2).numpy()), io.BytesIO()
+    shown.thumbnail((THUMBNAIL, THUMBNAIL))
+    shown.save(file, "PNG")
+    return base64.b64encode(file.getvalue()).decode()

@@ -18,7 +18,6 @@ from depl0.app.training.evaluate import Scores, compare_predictions, final_score
 from depl0.app.training.session import Session
 from depl0.app.training.setup import model_factory
 from depl0.costs.count import cost
-from depl0.errors import FormatError
 from depl0.gated import GatedModel
 from depl0.select.latency import measured_share
 from depl0.surgery.record import CompactRecord, record_of
@@ -85,7 +84,6 @@ def _summary(
         "speedup": {batch: dataclasses.asdict(found) for batch, found in faster.items()},
         "budget": gates.budget,
         "budget_of": None if gates.budget is None else gates.of,
-        "budget_asked": gates.budget,
         "budget_reached": left[gates.of],
         "round_to": gated.config.round_to,
         "penalty_weight": recipe.penalty.weight,
@@ -93,7 +91,7 @@ def _summary(
         "params_left": left["params"],
         "latency_budget": state.latency,
         "freezing": state.freezing,
-        "settled_epoch": _settled(session, frozen),
+        "settled_epoch": settled_epoch(session.folder.gates.read(), frozen, gates.evaluation),
         "compactions": state.compactions,
         "certificate": dataclasses.asdict(record.certificate),
         "agreement": None if record.agreement is None else dataclasses.asdict(record.agreement),
@@ -104,16 +102,8 @@ def _summary(
             for group in gated.plan.groups
         },
         "layers": layer_table(gated.plan, record, dense, compact),
-        "channels_last": bool(state.channels_last),
+        "channels_last": recipe.run.channels_last,
         "steps": session.global_step,
         "seconds": session.seconds,
         "seed": recipe.run.seed,
     }
-
-
-def _settled(session: Session, frozen: list[float]) -> float | None:
-    """Return the epoch from which the open gates were nearly the final ones. A damaged file does not fail the run."""
-    try:
-        return settled_epoch(session.folder.gates.read(), frozen, session.recipe.gates.evaluation)
-    except FormatError:
-        return None

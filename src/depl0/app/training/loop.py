@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import broadcast_buffers
 from depl0._util.progress import stop_deferred, stop_requested
-from depl0.app.runtime.execution import compiled, match_state_layout, set_channels_last
+from depl0.app.runtime.execution import match_state_layout, set_channels_last
 from depl0.app.runtime.guard import explain_batch_norm
 from depl0.app.runtime.processes import any_rank, release
 from depl0.app.training.evaluate import evaluate
@@ -74,17 +74,15 @@ def run_phase(session: Session, phase: Phase) -> None:
 
 def _prepare(session: Session, phase: Phase) -> nn.Module:
     """Prepare a phase for its next step, at its start or after its network was rebuilt; return the module to call."""
-    if session.state.channels_last:
+    if session.recipe.run.channels_last:
         set_channels_last(phase.model)
     for scheduled in phase.optimizers:
         match_state_layout(scheduled.optimizer)
-    wrapped = prepare_phase(session.accelerator, phase)
-    return compiled(wrapped, session.accelerator.device) if session.recipe.run.compile else wrapped
+    return prepare_phase(session.accelerator, phase)
 
 
 def prepare_phase(accelerator: Accelerator, phase: Phase) -> nn.Module:
     """Prepare the network and its optimizers with the accelerator; return the prepared network."""
-    accelerator.ddp_handler.find_unused_parameters = phase.find_unused_parameters
     wrapped, *prepared = accelerator.prepare(phase.called, *(scheduled.optimizer for scheduled in phase.optimizers))
     for scheduled, optimizer in zip(phase.optimizers, prepared, strict=True):
         scheduled.optimizer = optimizer
@@ -106,7 +104,7 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
         weights = phase.optimizers[0].optimizer
         accelerator.unscale_gradients(weights)  # the gates' optimizer unscales its own gradients in its step
         nn.utils.clip_grad_norm_([p for group in weights.param_groups for p in group["params"]], phase.clip_norm)
-    session.guard.keep(loss, losses.task, [s.optimizer for s in phase.optimizers], accelerator.scaler is not None)
+    session.guard.keep(loss, losses.task)
     for scheduled in phase.optimizers:
         scheduled.optimizer.step()
         scheduled.optimizer.zero_grad(set_to_none=True)
@@ -164,10 +162,9 @@ def _after_step(session: Session, phase: Phase, timing: _Timing, epoch: int, ste
     asked = stop_requested() and session.accelerator.num_processes == 1  # several processes stop together, at a check
     if not (last or asked or timing.is_check_due() or timing.is_step_to_save()):
         return
-    names = [scheduled.name for scheduled in phase.optimizers]
     lr = phase.optimizers[0].optimizer.param_groups[0]["lr"]
     where = f"{phase.name}, epoch {epoch + 1}, learning rate {lr:g}"
-    session.guard.check(session.accelerator, phase.model, session.global_step, names, where)
+    session.guard.check(session.accelerator, phase.model, session.global_step, where)
     if not last:  # on this process's own images; the previous check has already synchronized the device
         loss, _, count = sums.losses.tolist()
         session.reporter.progress(

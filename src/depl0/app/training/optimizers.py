@@ -24,8 +24,8 @@ class Schedule:
     """A factor on the initial learning rate from the number of epochs passed, fractions included.
 
     Args:
-        name: "constant", "step", "cosine" or "one-cycle".
-        epochs: the length of "cosine" and "one-cycle".
+        name: "constant", "step" or "cosine".
+        epochs: the length of "cosine".
         milestones: the epochs after which "step" multiplies by ``factor``.
         factor: the factor of "step".
         warmup_epochs: the length of a linear warm-up at the start.
@@ -56,18 +56,7 @@ class Schedule:
             return 1.0
         if self.name == "step":
             return float(self.factor ** sum(epoch >= milestone for milestone in self.milestones))
-        if self.name == "cosine":
-            return 0.5 * (1 + math.cos(math.pi * fraction))
-        if self.name == "one-cycle":
-            return _one_cycle(fraction)
-        raise KeyError(self.name)
-
-
-def _one_cycle(fraction: float, peak_at: float = 0.3, first: float = 0.04) -> float:
-    """Rise from ``first`` to 1 on a cosine, then fall to nearly 0."""
-    if fraction < peak_at:
-        return first + (1 - first) * 0.5 * (1 - math.cos(math.pi * fraction / peak_at))
-    return 0.5 * (1 + math.cos(math.pi * (fraction - peak_at) / (1 - peak_at)))
+        return 0.5 * (1 + math.cos(math.pi * fraction))
 
 
 @dataclass

@@ -40,8 +40,6 @@ class Phase(abc.ABC):
     clip_norm: float | None = None
     """maximum norm of the weights' gradient"""
     distillation: DistillationLoss | None = None
-    find_unused_parameters: bool = False
-    """whether some parameters get no gradient in some steps"""
 
     @property
     def called(self) -> nn.Module:

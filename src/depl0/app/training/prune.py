@@ -19,7 +19,7 @@ from depl0.app.recipes.recipe import Recipe, distill_share
 from depl0.app.runs.folder import RunFolder, default_folder, open_run
 from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.progress import Reporter, shown_as
-from depl0.app.runtime.execution import threads_by_work
+from depl0.app.runtime.execution import set_channels_last, threads_by_work
 from depl0.app.runtime.processes import make_accelerator, stoppable
 from depl0.app.tasks.classification import Classification, Segmentation
 from depl0.app.training.evaluate import correct_by_class, evaluate, final_scores
@@ -27,7 +27,7 @@ from depl0.app.training.finalize import finalize
 from depl0.app.training.loop import run_phase
 from depl0.app.training.optimizers import finetune_optimizer, weight_optimizer
 from depl0.app.training.phase import PlainPhase
-from depl0.app.training.preflight import check_above_chance, choose_layout, header, steps_by_phase
+from depl0.app.training.preflight import check_above_chance, header, steps_by_phase
 from depl0.app.training.search import calibration, record_cut, search
 from depl0.app.training.session import Session, open_session
 from depl0.app.training.setup import (
@@ -109,7 +109,8 @@ def _prune(
     )
     with session_of as session:
         session.trained = start.trained
-        choose_layout(session, gated.host)
+        if recipe.run.channels_last:
+            set_channels_last(gated.host)
         for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
             session.reporter.note(note)
         session.reporter.plan(steps_by_phase(session))
@@ -252,7 +253,6 @@ def finetune(session: Session, model: nn.Module, trained: nn.Module) -> None:
         session.task,
         clip_norm=recipe.search.clip_norm,
         distillation=session.distillation,
-        find_unused_parameters=recipe.run.compile and trained is not model,
     )
     run_phase(session, phase)
 

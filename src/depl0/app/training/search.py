@@ -10,7 +10,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from itertools import islice
 from typing import Any, final
 
@@ -80,7 +80,6 @@ class SearchPhase(Phase):
             session.task,
             clip_norm=recipe.search.clip_norm,
             distillation=session.distillation,
-            find_unused_parameters=recipe.run.compile and recipe.search.warmup > 0,
         )
         self.gated, self.penalty_weight = gated, penalty.weight
         self.search = Search(
@@ -159,7 +158,7 @@ class SearchRecorder(SearchListener):
 class Penalised(nn.Module):
     """Calls a gated network and its penalty together.
 
-    In one module, both are covered by the accelerator's wrappers for gradient synchronisation and compilation.
+    In one module, both are covered by the accelerator's wrappers for gradient synchronisation.
     """
 
     def __init__(self, gated: GatedModel, kind: PenaltyKind, scale: PenaltyScale) -> None:
@@ -175,16 +174,10 @@ class Penalised(nn.Module):
 
 def search_config(recipe: Recipe, trained: bool) -> SearchConfig:
     """Return the search configuration of a recipe."""
-    search = recipe.search
-    has_learned = trained or (search.warmup > 0 and search.epochs > 0)
-    return SearchConfig(
-        warmup=search.warmup,
-        ramp=search.ramp,
-        cut=search.cut,
-        first_scores=search.first_scores if has_learned else "none",
-        compensate=search.compensate,
-        renew_statistics=search.renew_statistics,
-    )
+    shared: dict[str, Any] = {field.name: getattr(recipe.search, field.name) for field in fields(SearchConfig)}
+    if not trained and recipe.search.warmup * recipe.search.epochs == 0:  # scores would be those of random weights
+        shared["first_scores"] = "none"
+    return SearchConfig(**shared)
 
 
 # -- scored channels -------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, final
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
 from torch import Tensor
@@ -49,8 +48,6 @@ class RunState:
     """the same on the held-out images, if any"""
     dense_right: list[int] | None = None
     """correct predictions of the dense network in each class, if it was trained beside the search"""
-    channels_last: bool | None = None
-    """memory layout of the weights; None: not decided yet"""
     search: dict[str, Any] | None = None
     """result of :meth:`depl0.Search.state_dict`"""
     frozen_gates: list[float] | None = None
@@ -164,14 +161,13 @@ def open_session(
 
 def _begin(session: Session, goes_on: bool) -> None:
     """Start the trackers, and write the recipe to a new folder unless another process has begun a run there."""
-    recipe, folder = session.recipe, session.folder
-    trust_code(recipe)
-    elsewhere = [name for name in recipe.run.trackers if name != "tensorboard"]
-    session.trackers.start(elsewhere, recipe, folder.path)  # may fail, so before the folder holds a run
+    folder = session.folder
+    trust_code(session.recipe)
     if not goes_on:
         open_run(folder.path, session.written, resume=False)
+    session.trackers.start(session.recipe, folder.path)  # may fail, so before the folder holds a run
+    if not goes_on:
         folder.begin(session.written)
-    session.trackers.start(set(recipe.run.trackers) & {"tensorboard"}, recipe, folder.path)
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
@@ -261,13 +257,10 @@ def _load_network(phase: Phase, state: dict[str, Any]) -> None:
 
 
 def _restored_sums(accelerator: Accelerator, saved: list[dict[str, Tensor]] | None) -> Sums | None:
-    if saved is None:
+    """Return the sums of this process; with fewer processes than before, the others' part of the epoch is left out."""
+    if saved is None or accelerator.process_index >= len(saved):
         return None
-    if len(saved) == accelerator.num_processes:
-        return Sums(*(saved[accelerator.process_index][name].to(accelerator.device) for name in Sums._fields))
-    share = 1 if accelerator.is_main_process else 0  # saved with another number of processes: rank 0 gets the total
-    totals = (torch.stack([one[name] for one in saved]).sum(0) for name in Sums._fields)
-    return Sums(*(share * total.to(accelerator.device) for total in totals))
+    return Sums(*(saved[accelerator.process_index][name].to(accelerator.device) for name in Sums._fields))
 
 
 def _restore_random(session: Session, states: list[dict[str, Any]]) -> None:

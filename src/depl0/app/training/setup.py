@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,24 +180,10 @@ def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
 def gate_config(recipe: Recipe) -> GateConfig:
     """Return the gate configuration of a recipe."""
     gates = recipe.gates
-    shared = GateConfig(
-        groups=gates.groups,
-        runtime=gates.runtime,
-        round_to=gates.round_to,
-        remove_blocks=gates.remove_blocks,
-        min_share=gates.min_share,
-    )
+    settings: dict[str, Any] = {field.name: getattr(gates, field.name) for field in dataclasses.fields(GateConfig)}
+    if gates.budget is not None:
+        settings["alone"] = ()
     if isinstance(method_of(recipe), Scored):  # no generator: one number for each gate, which becomes its score
-        return shared.changed(generator="independent", of=gates.of)
-    return shared.changed(
-        generator=gates.generator,
-        direction=gates.direction,
-        conditioning=gates.conditioning,
-        draw=gates.draw,
-        alone=gates.alone if gates.budget is None else (),
-        preset=gates.preset,
-        start=gates.start,
-        evaluation=gates.evaluation,
-        budget=gates.budget,
-        of=gates.of,
-    )
+        shared = ("groups", "of", "runtime", "round_to", "remove_blocks", "min_share")
+        settings = {"generator": "independent", **{name: settings[name] for name in shared}}
+    return GateConfig(**settings)

@@ -1,7 +1,7 @@
-"""Experiment trackers of a run: its parameters, curves and result, and the report and the pruned model as artifacts.
+"""Experiment trackers of a run: its recipe, curves and result, and the report and the pruned model as artifacts.
 
 TensorBoard writes to the folder ``tensorboard`` of the run; Weights & Biases and MLflow have a run in the project
-``depl0`` that is named after the run's folder. This is the same for one tracker and for several.
+``depl0`` that is named after the run's folder.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from accelerate.tracking import LOGGER_TYPE_TO_CLASS
 
 from depl0._util.io import atomic_write
 from depl0.app.recipes.recipe import Recipe
-from depl0.app.runs.folder import RunFolder
+from depl0.app.runs.folder import RunFolder, fields_of
 from depl0.errors import InputError
+from depl0.host.network import first_line
 
 PROJECT = "depl0"
+FILES = ("recipe.toml", "summary.json", "metrics.jsonl", "report.html")
+"""files of a run that are uploaded, besides the pruned model"""
 
 
 def check_installed(names: Iterable[str]) -> None:
@@ -41,13 +44,13 @@ class Trackers:
         self._running: list[Any] = []
         self._note = note
 
-    def start(self, names: Iterable[str], recipe: Recipe, folder: Path) -> None:
-        """Start trackers, and log the parameters of the run.
+    def start(self, recipe: Recipe, folder: Path) -> None:
+        """Start the trackers of a recipe, and log its fields.
 
         Raises:
             InputError: a tracker does not start.
         """
-        for name in names:
+        for name in sorted(recipe.run.trackers, key="tensorboard".__eq__):  # last, because it writes to the folder
             try:
                 tracker = _make(name, folder)
                 tracker.start()
@@ -55,7 +58,7 @@ class Trackers:
             except Exception as error:  # a tracker's package may raise any exception
                 others = json.dumps([other for other in recipe.run.trackers if other != name])
                 raise InputError(
-                    f"the tracker {name} does not start: {_in_one_line(error)}",
+                    f"the tracker {name} does not start: {type(error).__name__}: {first_line(error)}",
                     hint=f"check its settings and its server, or train without it: --set 'run.trackers={others}'.",
                 ) from error
             self._running.append(tracker)
@@ -67,10 +70,10 @@ class Trackers:
     def log_result(self, folder: RunFolder, summary: dict[str, Any]) -> None:
         """Log the dense against the pruned network, and the pruned model with the run's files as an artifact."""
         self.log(result_scalars(summary), summary["steps"])
-        if any(tracker.name in _UPLOADS for tracker in self._running):
+        if any(tracker.name != "tensorboard" for tracker in self._running):
             _write_report(folder.path)
-            artifacts = [folder.path / name for name in FILES] + sorted(folder.compact.iterdir())
-            self._each(lambda tracker: _UPLOADS.get(tracker.name, _stay)(tracker, folder.path, artifacts))
+            files = [folder.path / name for name in FILES] + sorted(folder.compact.iterdir())
+            self._each(lambda tracker: _upload(tracker, folder.path, files))
 
     def finish(self) -> None:
         """Close all trackers."""
@@ -83,7 +86,8 @@ class Trackers:
                 act(tracker)
             except Exception as error:
                 self._running.remove(tracker)
-                self._note(f"warning: the tracker {tracker.name} failed and is left out: {_in_one_line(error)}")
+                reason = f"{type(error).__name__}: {first_line(error)}"
+                self._note(f"warning: the tracker {tracker.name} failed and is left out: {reason}")
 
 
 def _make(name: str, folder: Path) -> Any:
@@ -93,30 +97,10 @@ def _make(name: str, folder: Path) -> Any:
     return kind(PROJECT, run_name=title) if name == "mlflow" else kind(PROJECT, name=title)
 
 
-def _in_one_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
-
-
-def parameters(recipe: Recipe) -> dict[str, str | int | float | bool]:
-    """Return the parameters of a run for trackers."""
-    gates = recipe.gates
-    found: dict[str, Any] = {
-        "recipe": recipe.name,
-        "model": recipe.model.spec,
-        "data": recipe.data.spec,
-        "method": gates.method,
-        "budget": gates.budget,
-        "budget_of": gates.of,
-        "penalty_weight": recipe.penalty.weight,
-        "generator": gates.generator if gates.method == "dep-l0" else None,
-        "direction": gates.direction if gates.method == "dep-l0" else None,
-        "seed": recipe.run.seed,
-        "batch_size": recipe.data.batch_size,
-        "learning_rate": recipe.weight_optimizer.lr,
-        "search_epochs": recipe.search_epochs,
-        "finetune_epochs": recipe.finetune_epochs,
-    }
-    return {name: value for name, value in found.items() if value is not None}
+def parameters(recipe: Recipe) -> dict[str, str | int | float]:
+    """Return the fields of a recipe for trackers, which accept plain values alone."""
+    fields = fields_of(recipe).items()
+    return {name: value if isinstance(value, (str, int, float)) else str(value) for name, value in fields}
 
 
 def result_scalars(summary: dict[str, Any]) -> dict[str, float]:
@@ -130,11 +114,6 @@ def result_scalars(summary: dict[str, Any]) -> dict[str, float]:
     return {**found, "result/macs_left": summary["macs_left"], "result/params_left": summary["params_left"]}
 
 
-# -- artifacts -------------------------------------------------------------------------------------------------------
-
-FILES = ("recipe.toml", "summary.json", "metrics.jsonl", "report.html")
-
-
 def _write_report(folder: Path) -> None:
     from depl0.app.reports.report import page  # draws with matplotlib, which most runs do not need
     from depl0.app.reports.run import read_run
@@ -142,21 +121,13 @@ def _write_report(folder: Path) -> None:
     atomic_write(folder / "report.html", page([read_run(folder)]).encode())
 
 
-def _to_mlflow(tracker: Any, folder: Path, files: list[Path]) -> None:
-    mlflow = import_module("mlflow")
-    for path in files:
-        mlflow.log_artifact(str(path), "compact" if path.parent != folder else None)
-
-
-def _to_wandb(tracker: Any, folder: Path, files: list[Path]) -> None:
-    artifact = import_module("wandb").Artifact(f"pruned-{folder.resolve().name}", type="model")
-    for path in files:
-        artifact.add_file(str(path), path.relative_to(folder).as_posix())
-    tracker.tracker.log_artifact(artifact)
-
-
-def _stay(tracker: Any, folder: Path, files: list[Path]) -> None:
-    """TensorBoard's files are in the run folder, beside all others."""
-
-
-_UPLOADS = {"mlflow": _to_mlflow, "wandb": _to_wandb}
+def _upload(tracker: Any, folder: Path, files: list[Path]) -> None:
+    """Upload files as an artifact; those of TensorBoard are in the run folder, beside all others."""
+    if tracker.name == "mlflow":
+        for path in files:
+            import_module("mlflow").log_artifact(str(path), "compact" if path.parent != folder else None)
+    elif tracker.name == "wandb":
+        artifact = import_module("wandb").Artifact(f"pruned-{folder.resolve().name}", type="model")
+        for path in files:
+            artifact.add_file(str(path), path.relative_to(folder).as_posix())
+        tracker.tracker.log_artifact(artifact)
