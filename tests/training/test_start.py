@@ -23,11 +23,6 @@ def fresh(pretrained=False):
     if pretrained:
         nn.init.constant_(network[5].bias, 7.0)
     return network
-def loaded():
-    network = fresh()
-    network.load_state_dict({key: torch.ones_like(value) * torch.arange(len(value)).view(-1, *[1] * (value.ndim - 1))
-                             if value.ndim else value for key, value in network.state_dict().items()})
-    return network
 """
 
 
@@ -49,11 +44,9 @@ def test_a_file_for_other_classes(tmp_path: Path) -> None:
     assert torch.equal(found.host.state_dict()[first], other.state_dict()[first])
 
 
-def test_a_function_that_loads_weights_itself(tmp_path: Path) -> None:
+def test_a_function_that_returns_a_trained_network(tmp_path: Path) -> None:
     (tmp_path / "nets.py").write_text(NETS)
-    fresh, loaded = begin(model__spec=f"{tmp_path}/nets.py:fresh"), begin(model__spec=f"{tmp_path}/nets.py:loaded")
-    assert not fresh.trained and fresh.notes == ()
-    assert loaded.trained and "treating the network as pretrained" in loaded.notes[0]
+    assert not begin(model__spec=f"{tmp_path}/nets.py:fresh").trained
     asked = begin(model__spec=f"{tmp_path}/nets.py:fresh", model__pretrained=True)
     assert asked.trained and asked.notes == ()
     assert asked.host.get_parameter("5.bias").tolist() == [7.0] * 10

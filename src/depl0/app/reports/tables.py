@@ -312,23 +312,20 @@ def unprunable(run: Run) -> Table:
 
 def provenance(run: Run) -> Table:
     """Return the information needed to reproduce a run."""
-    environment, machine = run.environment, run.environment.get("machine") or {}
-    error, steps, seconds = run.get("certificate", "max_error"), run.get("steps"), run.get("seconds")
+    machine = run.environment.get("machine") or {}
+    packages = run.environment.get("packages") or {}
+    certificate = run.summary["certificate"]
     facts = {
         "seed": run.recipe.run.seed,
-        "commit": environment.get("commit"),
-        "Python": environment.get("python"),
-        "packages": ", ".join(f"{k} {v}" for k, v in (environment.get("packages") or {}).items()) or None,
-        "system": machine.get("system"),
-        "processor": machine.get("processor"),
-        "cores, threads": f"{machine.get('cores')}, {machine.get('threads')}" if machine else None,
-        "GPUs": ", ".join(machine.get("gpus") or []) or None,
+        "commit": run.environment.get("commit"),
+        "Python": run.environment.get("python"),
+        "packages": ", ".join(f"{name} {version}" for name, version in packages.items()),
+        **{name: machine.get(name) for name in ("system", "processor", "cores", "threads")},
+        "GPUs": ", ".join(machine.get("gpus") or []),
         "device, precision": f"{run.recipe.run.device}, {run.recipe.run.precision}",
-        "steps": None if steps is None else count(steps),
-        "time": None if seconds is None else duration(seconds),
-        "compact = gated": None
-        if error is None
-        else f"largest difference {error:.1e} ({run.get('certificate', 'dtype')})",
+        "steps": count(run.get("steps") or 0),
+        "time": duration(run.get("seconds") or 0),
+        "compact = gated": f"largest difference {certificate['max_error']:.1e} ({certificate['dtype']})",
     }
-    rows = [{"what": what, "value": value} for what, value in facts.items() if value is not None]
+    rows = [{"what": what, "value": value} for what, value in facts.items() if value not in (None, "")]
     return Table(f"{run.label}: how to repeat it", (Column("what", ""), Column("value", "")), rows)

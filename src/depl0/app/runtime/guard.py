@@ -1,7 +1,4 @@
-"""Detect non-finite values at the next check, report the step and the cause, and never save them.
-
-Every step stores a few numbers on the device without synchronising; they are read at the next check.
-"""
+"""Detect non-finite values at every check, and never save them."""
 
 from __future__ import annotations
 
@@ -20,23 +17,6 @@ from depl0.errors import DivergedError, InputError
 from depl0.gated import GatedModel
 
 
-class NumberGuard:
-    """Keeps the losses of every step until the next check."""
-
-    def __init__(self) -> None:
-        self._unseen: list[Tensor] = []
-
-    def keep(self, loss: Tensor, task_loss: Tensor) -> None:
-        """Record the losses of one step."""
-        self._unseen.append(torch.stack([loss.detach().float(), task_loss.detach().float()]))
-
-    def check(self, accelerator: Accelerator, model: nn.Module, step: int, where: str) -> None:
-        """Raise if any value since the last check is not finite. All processes must call this together."""
-        seen = torch.stack(self._unseen).tolist() if self._unseen else []
-        self._unseen.clear()
-        check(accelerator, _first_wrong(seen, step) or wrong_parameter(model, step), where)
-
-
 def check(accelerator: Accelerator, wrong: str | None, where: str) -> None:
     """Raise in all processes if anything is wrong in any."""
     (any_wrong,) = any_rank(accelerator, wrong is not None)
@@ -52,6 +32,13 @@ def diverged(message: str) -> DivergedError:
         hint="lower the learning rates (weight_optimizer.lr, gate_optimizer.lr), or set search.clip_norm, and start "
         "again.",
     )
+
+
+def wrong_loss(loss: float, task_loss: float, step: int) -> str | None:
+    """Describe a loss, summed over the steps of an epoch so far, that is not finite."""
+    if math.isfinite(loss):
+        return None
+    return f"the loss became {loss} by step {step}" + ("" if not math.isfinite(task_loss) else ", by its penalty")
 
 
 @torch.no_grad()
@@ -75,14 +62,6 @@ def wrong_parameter(model: nn.Module, step: int) -> str | None:
     for name, value in zip(named, torch.stack(largest).tolist() if largest else (), strict=True):
         if not math.isfinite(value):
             return f"{name} became {value} by step {step}"
-    return None
-
-
-def _first_wrong(seen: list[list[float]], step: int) -> str | None:
-    for place, (loss, task_loss) in enumerate(seen):
-        if not math.isfinite(loss):
-            cause = "" if not math.isfinite(task_loss) else ", by its penalty"
-            return f"the loss became {loss} at step {step - len(seen) + 1 + place}{cause}"
     return None
 
 

@@ -168,16 +168,11 @@ def _notes(result: Result, metric: Metric, several: bool) -> list[str]:
 
 def made_with(folders: Iterable[Path]) -> dict[str, list[str]]:
     """Return the commits and versions that finished runs were made with; more than one if they differ."""
-    versions = [_versions(folder) for folder in folders if (folder / "summary.json").exists()]
-    return {name: sorted({found for each in versions if (found := each.get(name))}) for name in MADE_WITH}
-
-
-def _versions(folder: Path) -> dict[str, str | None]:
-    """Return commit and versions of a run. A damaged file is reported, but does not prevent the table."""
-    try:
-        environment = read_json(folder / "environment.json")
-        return {"commit": environment.get("commit"), **(environment.get("packages") or {})}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        return dict.fromkeys(MADE_WITH, "unknown")
+    found: dict[str, set[str]] = {name: set() for name in MADE_WITH}
+    for folder in folders:
+        if (folder / "summary.json").exists() and (folder / "environment.json").exists():
+            environment = read_json(folder / "environment.json")
+            versions = {"commit": environment["commit"], **environment["packages"]}
+            for name in MADE_WITH:
+                found[name] |= {versions[name]} - {None}
+    return {name: sorted(values) for name, values in found.items()}

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 from depl0._util.distributed import broadcast_buffers
 from depl0._util.progress import stop_deferred, stop_requested
 from depl0.app.runtime.execution import match_state_layout, set_channels_last
-from depl0.app.runtime.guard import explain_batch_norm
+from depl0.app.runtime.guard import check, explain_batch_norm, wrong_loss, wrong_parameter
 from depl0.app.runtime.processes import any_rank, release
 from depl0.app.training.evaluate import evaluate
 from depl0.app.training.phase import Phase
@@ -104,7 +104,6 @@ def train_step(session: Session, phase: Phase, wrapped: nn.Module, inputs: Any, 
         weights = phase.optimizers[0].optimizer
         accelerator.unscale_gradients(weights)  # the gates' optimizer unscales its own gradients in its step
         nn.utils.clip_grad_norm_([p for group in weights.param_groups for p in group["params"]], phase.clip_norm)
-    session.guard.keep(loss, losses.task)
     for scheduled in phase.optimizers:
         scheduled.optimizer.step()
         scheduled.optimizer.zero_grad(set_to_none=True)
@@ -130,6 +129,8 @@ class _Timing:
     def is_check_due(self) -> bool:
         """Return True if a check is due: every 20 steps, and often enough for several processes to stop together."""
         accelerator, step = self._session.accelerator, self._session.global_step
+        if self.is_step_to_save():
+            return True
         if accelerator.num_processes == 1 or step < self._next_check:
             return accelerator.num_processes == 1 and step % _CHECK_EVERY == 0
         now = time.monotonic()
@@ -147,9 +148,8 @@ class _Timing:
     def is_checkpoint_due(self) -> bool:
         """Return True if a checkpoint is due, by steps or by time."""
         run = self._session.recipe.run
-        if run.checkpoint_steps is not None:
-            return self.is_step_to_save()
-        return time.monotonic() - self._saved >= 60 * run.checkpoint_minutes
+        by_time = run.checkpoint_steps is None and time.monotonic() - self._saved >= 60 * run.checkpoint_minutes
+        return by_time or self.is_step_to_save()
 
     def note_saved(self) -> None:
         """Start to wait for the next checkpoint."""
@@ -160,13 +160,14 @@ def _after_step(session: Session, phase: Phase, timing: _Timing, epoch: int, ste
     """Stop on non-finite values or on request, and save if a checkpoint is due."""
     last = step == session.data.train.steps
     asked = stop_requested() and session.accelerator.num_processes == 1  # several processes stop together, at a check
-    if not (last or asked or timing.is_check_due() or timing.is_step_to_save()):
+    if not (last or asked or timing.is_check_due()):
         return
     lr = phase.optimizers[0].optimizer.param_groups[0]["lr"]
     where = f"{phase.name}, epoch {epoch + 1}, learning rate {lr:g}"
-    session.guard.check(session.accelerator, phase.model, session.global_step, where)
-    if not last:  # on this process's own images; the previous check has already synchronized the device
-        loss, _, count = sums.losses.tolist()
+    loss, task_loss, count = sums.losses.tolist()
+    wrong = wrong_loss(loss, task_loss, session.global_step) or wrong_parameter(phase.model, session.global_step)
+    check(session.accelerator, wrong, where)
+    if not last:  # on this process's own images
         session.reporter.progress(
             {
                 "epoch": epoch + 1,

@@ -21,7 +21,7 @@ from depl0.app.runs.folder import RunFolder, open_run
 from depl0.app.runs.paths import trust_code
 from depl0.app.runs.progress import Reporter, logged
 from depl0.app.runtime.execution import match_state_layout
-from depl0.app.runtime.guard import NumberGuard, check, wrong_parameter
+from depl0.app.runtime.guard import check, wrong_parameter
 from depl0.app.runtime.processes import (
     check_same,
     close_process_group,
@@ -86,7 +86,6 @@ class Session:
     """epoch of the current phase, fractions included"""
     started: float = field(default_factory=time.monotonic)
     """as if the run had never been interrupted"""
-    guard: NumberGuard = field(default_factory=NumberGuard)
 
     @property
     def seconds(self) -> float:

@@ -92,10 +92,6 @@ def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Modul
     is_users = ":" in model.spec and not has_published(model.spec)
     if is_users and model.pretrained:
         make_host = _factory(model.spec, info, pretrained=True)
-    other = None
-    if is_users and not model.weights and not model.pretrained:
-        seed_everything((recipe.run.seed + 1) % 2**32)
-        other = make_host()
     seed_everything(recipe.run.seed)
     host = make_host()
     if model.weights:
@@ -103,24 +99,10 @@ def initial_network(recipe: Recipe, data: Data, make_host: Callable[[], nn.Modul
     if model.pretrained and not is_users:
         source, tensors = published_weights(model.spec, (info.image_shape or (3,))[0])
         return _loaded(source, host, fill(host, tensors, source, strict=False))
-    if other is not None and comes_trained(host, other):
-        note = f"weights of {model.spec} do not depend on the seed; treating the network as pretrained"
-        return InitialNetwork(host, True, (note,))
     if model.spec.startswith("timm:") and "." in model.spec:  # with the tag of trained weights
         unused = f"warning: {model.spec} starts untrained; --pretrained starts from the weights of that name"
         return InitialNetwork(host, False, (unused,))
     return InitialNetwork(host, model.pretrained)
-
-
-def comes_trained(network: nn.Module, other: nn.Module) -> bool:
-    """Return True if two networks, built with different seeds, have equal weights, because both were loaded.
-
-    Constant values (the scales of a fresh batch norm) are ignored.
-    """
-    first, second = dict(network.named_parameters()), dict(other.named_parameters())
-    varied = [name for name, value in first.items() if value.numel() > 1 and bool((value != value.flatten()[0]).any())]
-    same = sum(first[name].numel() for name in varied if name in second and torch.equal(first[name], second[name]))
-    return 2 * same > sum(first[name].numel() for name in varied)
 
 
 def _loaded(source: str, host: nn.Module, head: NewHead | None) -> InitialNetwork:
