@@ -128,7 +128,7 @@ def main(arguments: list[str] | None = None) -> int:
         if debug:
             raise
         together = isinstance(error, (DivergedError, RunInterruptedError))  # all processes raise these at the same time
-        if not together or _is_first_process():
+        if not together or os.environ.get("RANK", "0") == "0":
             print(f"error: {printable(str(error))}", file=sys.stderr)
         if isinstance(error, RunInterruptedError):
             return STOPPED
@@ -149,9 +149,3 @@ def main(arguments: list[str] | None = None) -> int:
         print("error: out of memory.\nhint: use smaller images or batches.", file=sys.stderr)
         return FAILED
     return DONE
-
-
-def _is_first_process() -> bool:
-    from depl0.app.runtime.processes import is_first_process  # the code that raised the error has already imported it
-
-    return is_first_process()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -93,17 +91,6 @@ def measure(
 def _entry(timing: Timing) -> dict[str, Any]:
     fields = dataclasses.asdict(timing)
     return {f"{name}_ms": 1000 * fields.pop(name) for name in ("median", "spread", "best")} | fields
-
-
-@contextmanager
-def threads_set(number: int) -> Iterator[None]:
-    """Set torch's number of threads within the context; 0 changes nothing."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(number or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def latency_table(result: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from depl0.app.cli.options import JSON, choice, echo, one_of
+from depl0.app.cli.options import JSON, choice, echo, one_of, read_integers
 from depl0.errors import InputError
 
 BACKENDS = ("eager", "compile", "onnxruntime")
@@ -102,26 +102,19 @@ def latency_command(
 
     It runs in PyTorch, torch.compile and ONNX Runtime, beside its original network if it is a pruned one.
     """
-    from depl0.app.cli.latency_run import latency_table, measure, networks_of_model, networks_of_run, threads_set
+    import torch
 
-    batches, backends = _numbers("--batch", batch), [one_of("--backend", name, BACKENDS) for name in backend.split(",")]
-    multiples = _numbers("--round-to", round_to)
-    with threads_set(threads):
-        if not Path(subject).is_dir():
-            networks, shape = networks_of_model(subject, image_size, channels, classes, budget, multiples)
-        elif budget is None:
-            networks, shape = networks_of_run(Path(subject))
-        else:
-            raise InputError("--budget is for a model; a run has its own.", hint="leave --budget out.")
-        result = measure(subject, networks, shape, backends, batches, device, seconds)
+    from depl0.app.cli.latency_run import latency_table, measure, networks_of_model, networks_of_run
+
+    backends = [one_of("--backend", name, BACKENDS) for name in backend.split(",")]
+    batches, multiples = read_integers("--batch", batch, "1,32"), read_integers("--round-to", round_to, "1,8")
+    if threads:
+        torch.set_num_threads(threads)
+    if not Path(subject).is_dir():
+        networks, shape = networks_of_model(subject, image_size, channels, classes, budget, multiples)
+    elif budget is None:
+        networks, shape = networks_of_run(Path(subject))
+    else:
+        raise InputError("--budget is for a model; a run has its own.", hint="leave --budget out.")
+    result = measure(subject, networks, shape, backends, batches, device, seconds)
     echo(json.dumps(result, indent=2) if as_json else latency_table(result))
-
-
-def _numbers(option: str, words: str) -> list[int]:
-    try:
-        numbers = [int(word) for word in words.split(",")]
-    except ValueError:
-        numbers = []
-    if not numbers or any(number < 1 for number in numbers) or len(set(numbers)) < len(numbers):
-        raise InputError(f"{option} takes integers such as 1,32, got {words!r} instead.")
-    return numbers

@@ -112,6 +112,21 @@ def _read_budget(word: str, text: str, flag: str) -> float:
     return budget
 
 
+def read_integers(option: str, words: str, example: str) -> list[int]:
+    """Read positive integers that are separated by commas.
+
+    >>> read_integers("--batch", "1,32", "1,32")
+    [1, 32]
+    """
+    try:
+        numbers = [int(word) for word in words.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise InputError(f"{option} takes integers such as {example}, got {words!r} instead.")
+    return numbers
+
+
 def read_assignments(assignments: list[str] | None) -> dict[str, str]:
     """Return the fields passed to ``--set``."""
     fields = {}

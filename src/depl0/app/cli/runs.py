@@ -10,7 +10,7 @@ import typer
 
 from depl0._util.metric import ACCURACY, Metric
 from depl0._util.registry import unknown
-from depl0.app.cli.options import JSON, SET, choice, echo, read_assignments
+from depl0.app.cli.options import JSON, SET, choice, echo, read_assignments, read_integers
 from depl0.errors import Depl0Error, InputError
 
 RUN = typer.Argument(help="A run's folder, or the folder of a compact network.")
@@ -126,7 +126,8 @@ def export_command(
     for flag, value in of_int8.items():
         if value is not None and not int8:
             raise InputError(f"{flag} is for --int8 only.", hint=f"leave {flag} out.")
-    kind, source = target(to), open_source(path, model, _shape(shape))
+    sizes = None if shape is None else tuple(read_integers("--shape", shape, "3,224,224"))
+    kind, source = target(to), open_source(path, model, sizes)
     run = path.resolve().parent if path.resolve().name == "compact" else path.resolve()
     file = out or Path(f"{run.name}{'.int8' * int8}{kind.suffix}")
     if not int8:
@@ -145,18 +146,6 @@ def export_command(
     change = metric.difference(found.before, found.after)
     echo(f"{done.path}: {done.size:,} bytes, read by another process")
     echo(f"{metric.label} {metric.show(found.before)} in float, {metric.show(found.after)} in int8 ({change})")
-
-
-def _shape(words: str | None) -> tuple[int, ...] | None:
-    if words is None:
-        return None
-    try:
-        sizes = tuple(int(word) for word in words.split(","))
-    except ValueError:
-        sizes = ()
-    if not sizes or any(size < 1 for size in sizes):
-        raise InputError(f"--shape takes integers such as 3,224,224, got {words!r} instead.")
-    return sizes
 
 
 def report_command(

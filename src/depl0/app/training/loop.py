@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.distributed import broadcast_buffers
 from depl0._util.progress import stop_deferred, stop_requested
+from depl0.app.runs.records import describe_gates, gates_line
 from depl0.app.runtime.execution import match_state_layout, set_channels_last
 from depl0.app.runtime.guard import check, explain_batch_norm, wrong_loss, wrong_parameter
 from depl0.app.runtime.processes import any_rank, release
@@ -216,7 +217,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
         f"train_{metric}": session.task.value(total.measured),
         f"{session.data.split}_{metric}": score,
         **{f"{scheduled.name}_lr": scheduled.optimizer.param_groups[0]["lr"] for scheduled in phase.optimizers},
-        **phase.describe(),
+        **({} if phase.gated is None else describe_gates(phase.gated, session.recipe.penalty.weight)),
         "seconds": seconds,
     }
     if accelerator.is_main_process:
@@ -227,11 +228,9 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
 
 
 def _write_gates(session: Session, phase: Phase, epoch: float) -> None:
-    if session.accelerator.is_main_process:
-        gates = phase.gates_line()
-        if gates is not None:
-            where = {"phase": phase.name, "epoch": epoch, "step": session.global_step}
-            session.folder.gates.add({**where, **gates})
+    if session.accelerator.is_main_process and phase.search is not None and phase.gated is not None:
+        where = {"phase": phase.name, "epoch": epoch, "step": session.global_step}
+        session.folder.gates.add({**where, **gates_line(phase.gated)})
 
 
 def _scalars(phase: str, line: dict[str, Any]) -> dict[str, float]:

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 
 from depl0.app.tasks import Task
 from depl0.app.training.optimizers import Scheduled
+from depl0.gated import GatedModel
 from depl0.search.recovery.distillation import DistillationLoss
+from depl0.search.search import Search
 
 PhaseName: TypeAlias = Literal["dense", "search", "finetune"]
 PHASES: tuple[PhaseName, ...] = ("dense", "search", "finetune")
@@ -40,6 +42,9 @@ class Phase(abc.ABC):
     clip_norm: float | None = None
     """maximum norm of the weights' gradient"""
     distillation: DistillationLoss | None = None
+    gated: GatedModel | None = None
+    """the network with gates whose state is recorded, if any"""
+    search: Search | None = None
 
     @property
     def called(self) -> nn.Module:
@@ -56,21 +61,6 @@ class Phase(abc.ABC):
 
     def after_epoch(self) -> None:  # noqa: B027 - most phases have nothing to do
         """Run after the last step of an epoch, before the network is evaluated and saved."""
-
-    def describe(self) -> dict[str, Any]:
-        """Return more entries for an epoch's line of ``metrics.jsonl``."""
-        return {}
-
-    def gates_line(self) -> dict[str, Any] | None:
-        """Return a line for ``gates.jsonl``, written at the start, after each epoch and every ``run.gates_steps``."""
-        return None
-
-    def search_state(self) -> dict[str, Any] | None:
-        """Return the state of the search, for checkpoints."""
-        return None
-
-    def load_search_state(self, state: dict[str, Any]) -> None:  # noqa: B027 - most phases have none
-        """Restore the state of the search, after the model's."""
 
 
 @final

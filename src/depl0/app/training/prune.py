@@ -79,49 +79,37 @@ def prune(
     recipe, resolved = (with_preprocessing(each, preprocessing) for each in (recipe, resolved))
     folder, goes_on = open_run(path, recipe, resume)
     done = folder.finished(reporter.note) if goes_on else None
-    if done is None:
-        with stoppable(folder), threads_by_work() as choose_threads:
-            done = _prune(resolved, recipe, folder, goes_on, resume, reporter, choose_threads)
-    return folder, done
-
-
-def _prune(
-    recipe: Recipe,
-    written: Recipe,
-    folder: RunFolder,
-    goes_on: bool,
-    resume: bool,
-    reporter: Reporter,
-    choose_threads: Callable[[float], None],
-) -> dict[str, Any]:
-    accelerator = make_accelerator(recipe)
-    reporter = reporter if accelerator.is_main_process else Reporter()
-    check_installed(recipe.run.trackers)
-    reporter.note(f"opening {recipe.data.spec} …")
-    data = open_data_for(recipe, accelerator.device, accelerator.process_index, accelerator.num_processes)
-    check_stop()
-    make_host = model_factory(recipe, data)
-    reporter.note(f"analysing {recipe.model.spec} …")
-    gated, example, start = gated_network(recipe, accelerator, data, make_host, choose_threads)
-    check_stop()
-    session_of = open_session(
-        recipe, written, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter
-    )
-    with session_of as session:
-        session.trained = start.trained
-        if recipe.run.channels_last:
-            set_channels_last(gated.host)
-        for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
-            session.reporter.note(note)
-        session.reporter.plan(steps_by_phase(session))
-        session.distillation = _teacher(session, gated.host)
-        dense = _dense_copy(session, gated.host)
-        _measure_dense(session, gated.host)
-        is_past = session.is_past("search")
-        if not is_past:
-            search(session, gated)
-        compact = _extract_and_finetune(session, gated, dense, make_host if is_past else None)
-        return finalize(session, gated, compact, example, dense)
+    if done is not None:
+        return folder, done
+    with stoppable(folder), threads_by_work() as choose_threads:
+        accelerator = make_accelerator(resolved)
+        reporter = reporter if accelerator.is_main_process else Reporter()
+        check_installed(recipe.run.trackers)
+        reporter.note(f"opening {resolved.data.spec} …")
+        data = open_data_for(resolved, accelerator.device, accelerator.process_index, accelerator.num_processes)
+        check_stop()
+        make_host = model_factory(resolved, data)
+        reporter.note(f"analysing {resolved.model.spec} …")
+        gated, example, start = gated_network(resolved, accelerator, data, make_host, choose_threads)
+        check_stop()
+        begun = open_session(
+            resolved, recipe, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter
+        )
+        with begun as session:
+            session.trained = start.trained
+            if recipe.run.channels_last:
+                set_channels_last(gated.host)
+            for note in (header(session, gated), *start.notes, *budget_warnings(resolved, gated)):
+                session.reporter.note(note)
+            session.reporter.plan(steps_by_phase(session))
+            session.distillation = _teacher(session, gated.host)
+            dense = _dense_copy(session, gated.host)
+            _measure_dense(session, gated.host)
+            is_past = session.is_past("search")
+            if not is_past:
+                search(session, gated)
+            compact = _extract_and_finetune(session, gated, dense, make_host if is_past else None)
+            return folder, finalize(session, gated, compact, example, dense)
 
 
 # -- the dense network -----------------------------------------------------------------------------------------------

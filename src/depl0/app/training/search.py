@@ -24,7 +24,6 @@ from depl0.app.methods import Scored
 from depl0.app.methods.calibrated import Reconstruction
 from depl0.app.recipes.recipe import Recipe, method_of
 from depl0.app.runs.progress import shown_as
-from depl0.app.runs.records import describe_gates, gates_line
 from depl0.app.runtime.guard import diverged
 from depl0.app.runtime.processes import check_same
 from depl0.app.training.evaluate import evaluate
@@ -70,6 +69,8 @@ def search(session: Session, gated: GatedModel) -> None:
 class SearchPhase(Phase):
     """The paper's algorithm: weights and gates are trained together, and the cost term closes gates."""
 
+    search: Search
+
     def __init__(self, session: Session, gated: GatedModel) -> None:
         recipe, penalty, steps = session.recipe, session.recipe.penalty, session.data.train.steps
         super().__init__(
@@ -111,39 +112,23 @@ class SearchPhase(Phase):
         """Advance the search; returns True if the network shrank."""
         return self.search.step()
 
-    def describe(self) -> dict[str, Any]:
-        """Return the state of the gates."""
-        return describe_gates(self.gated, self.penalty_weight)
-
-    def gates_line(self) -> dict[str, Any]:
-        """Return the open probability of every gate."""
-        return gates_line(self.gated)
-
-    def search_state(self) -> dict[str, Any]:
-        """Return the state of the search."""
-        return self.search.state_dict()
-
-    def load_search_state(self, state: dict[str, Any]) -> None:
-        """Restore the state of the search."""
-        self.search.load_state_dict(state)
-
 
 @final
 class SearchRecorder(SearchListener):
     """Records the steps of a search in the run's state, in ``metrics.jsonl`` and with the reporter."""
 
     def __init__(self, session: Session, gated: GatedModel) -> None:
-        self._session, self._gated, self._score_before = session, gated, 0.0
+        self._session, self.gated, self._score_before = session, gated, 0.0
 
     @contextmanager
     def freezing(self) -> Iterator[None]:
         """Measure the network before its gates are frozen."""
-        self._score_before = score_before_freezing(self._session, self._gated)
+        self._score_before = score_before_freezing(self._session, self.gated)
         yield
 
     def frozen(self, freezing: Freezing) -> None:
         """Record the frozen gates."""
-        record_freezing(self._session, self._gated, freezing, self._score_before)
+        record_freezing(self._session, self.gated, freezing, self._score_before)
 
     def cut(self, cut: Cut) -> None:
         """Record that the network shrank."""
@@ -242,6 +227,8 @@ def _scored(session: Session, gated: GatedModel, method: Scored, data: Calibrati
 class ScoredPhase(Phase):
     """Training of the dense network before its channels are scored, with the method's loss term."""
 
+    gated: GatedModel
+
     def __init__(self, session: Session, gated: GatedModel, method: Scored) -> None:
         recipe, host = session.recipe, gated.host
         clip_norm = recipe.search.clip_norm
@@ -271,10 +258,6 @@ class ScoredPhase(Phase):
         gates = self._gates
         config = self.gated.config.changed(budget=gates.budget, of=gates.of, round_to=1, remove_blocks=False)
         return select_gates(self.gated.snapshot(), config, scores).gates > 0
-
-    def describe(self) -> dict[str, Any]:
-        """Return the state of the gates."""
-        return describe_gates(self.gated, None)
 
 
 # -- records ---------------------------------------------------------------------------------------------------------

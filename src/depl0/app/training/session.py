@@ -192,9 +192,8 @@ class Sums(NamedTuple):
 def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums | None) -> None:
     """Write a checkpoint, unless a value is not finite. All processes must call this together."""
     check(session.accelerator, wrong_parameter(phase.model, session.global_step), phase.name)
-    search = phase.search_state()
-    if search is not None:
-        session.state.search = search
+    if phase.search is not None:
+        session.state.search = phase.search.state_dict()
     state = {
         "phase": phase.name,
         "epoch": epoch,
@@ -223,8 +222,8 @@ def restore_phase(session: Session, phase: Phase) -> tuple[int, int, Sums | None
     accelerator = session.accelerator
     with wrap_content_errors(f"the checkpoint of step {session.global_step} in {session.folder.path}"):
         _load_network(phase, state["model"])
-        if session.state.search is not None:
-            phase.load_search_state(session.state.search)
+        if phase.search is not None and session.state.search is not None:
+            phase.search.load_state_dict(session.state.search)
         for scheduled, saved, rate in zip(phase.optimizers, state["optimizers"], state["rates"], strict=True):
             scheduled.optimizer.load_state_dict(saved)
             match_state_layout(scheduled.optimizer)
