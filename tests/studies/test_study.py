@@ -30,9 +30,7 @@ def test_a_member_that_fails_does_not_lose_the_others_and_is_tried_again(tmp_pat
     seen: list[dict[str, str]] = []
     outcomes = Study(members, tmp_path).run(Reporter(), lambda found: seen.append(statuses(found)))
     assert seen == [{"a": "failed", "b": "not started"}, {"a": "failed", "b": "finished"}]
-    assert outcomes[0].failure is not None
-    assert outcomes[0].failure.kind == "DivergedError"
-    assert " became " in outcomes[0].failure.message
+    assert "the loss became" in str(outcomes[0].failure)
     assert outcomes[1].summary == json.loads((tmp_path / "b" / "summary.json").read_text())
 
     reporter = Noisy()
@@ -62,8 +60,7 @@ def test_a_full_disk_is_the_members_failure(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("depl0.app.studies.member.prune", fill)
     outcomes = Study(TWO, tmp_path).run(Reporter(), lambda found: None)
     assert statuses(outcomes) == {"a": "failed", "b": "finished"}
-    assert outcomes[0].failure is not None
-    assert outcomes[0].failure.message == "OSError: [Errno 28] No space left on device"
+    assert outcomes[0].failure == "OSError: [Errno 28] No space left on device"
 
 
 @pytest.fixture
@@ -112,4 +109,4 @@ def test_a_damaged_summary_does_not_count_as_finished(tmp_path: Path, text: str)
     first, second = study.outcomes()
     assert first.status != "finished" and second.status == "finished"
     if first.failure is not None:
-        assert "summary.json cannot be used" in first.failure.message
+        assert "summary.json cannot be used" in first.failure

@@ -54,7 +54,7 @@ def test_an_engine_gives_what_the_sequential_study_gives(tmp_path: Path, on: str
     outcomes = Study(BROKEN, tmp_path / "study").run(Reporter(), seen.append, find_workers(on, Resources(cpus=1)))
     assert figures(outcomes) == figures(sequential[1:])
     broken = outcomes[-1]
-    assert broken.failure is not None and broken.failure.kind == "DivergedError"
+    assert "the loss became" in str(broken.failure)
     assert len(seen[-1]) == 2
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 OUT = typer.Option(help="Folder of the study (default: runs/NAME-comparison); run the same command again to resume.")
 ON = typer.Option(help="Run members at the same time: local:N (processes), ray[:ADDRESS], slurm[:PARTITION].")
-CPUS, GPUS = (typer.Option(help=f"{what} of each member, with --on.") for what in ("CPU cores", "GPUs"))
+CPUS = typer.Option(help="CPU cores of each member, with --on.", min=1)
+GPUS = typer.Option(help="GPUs of each member, with --on.", min=0)
 
 
 @with_options_of(chosen_recipe, without=("method",))
@@ -34,7 +35,7 @@ def compare_command(
     budgets: Annotated[
         str | None, typer.Option(help="Several budgets instead of one, e.g. 0.5,0.25,0.15; they are drawn as lines.")
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Runs of each method, from --seed on.")] = 3,
+    seeds: Annotated[int, typer.Option(help="Runs of each method, from --seed on.", min=1)] = 3,
     out: Annotated[str | None, OUT] = None,
     on: Annotated[str | None, ON] = None,
     cpus: Annotated[int, CPUS] = 1,

@@ -115,8 +115,6 @@ class Comparison:
                 raise InputError(
                     f"two methods would share the folder {name}: {method!r} is one.", hint="rename a class."
                 )
-        if seeds < 1:
-            raise InputError(f"--seeds must be at least 1, got {seeds} instead.", hint="3 seeds give a spread.")
         self.seeds = tuple(range(recipe.run.seed, recipe.run.seed + seeds))
         self.budgets = tuple(sorted(budgets, reverse=True)) or (recipe.gates.budget,)
 

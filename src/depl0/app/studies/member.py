@@ -12,9 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, final
 
 from depl0._util.io import read_json
 from depl0._util.progress import END_WITH_PARENT, StopRequested, stop_on_signals
@@ -32,29 +30,20 @@ LOGS = "logs"
 """subfolder of a study for the output of processes"""
 
 
-@final
-@dataclass(frozen=True)
-class Failure:
-    """The reason why a member failed."""
-
-    kind: str
-    message: str
-
-
 class LostWorkerError(TrainingError):
     """Raised if a member's process was ended from outside: killed, or out of memory."""
 
 
-def run_member(recipe: Recipe, path: Path, reporter: Reporter) -> Failure | None:
-    """Run a member in its folder, from its last checkpoint. Return its failure, if any."""
+def run_member(recipe: Recipe, path: Path, reporter: Reporter) -> str | None:
+    """Run a member in its folder, from its last checkpoint. Return why it failed, if it did."""
     try:
         prune(recipe, str(path), resume=RunFolder(path).has_begun, reporter=reporter)
     except RunInterruptedError:
         raise
     except Depl0Error as error:
-        return Failure(type(error).__name__, error.message)
+        return error.message
     except (OSError, MemoryError, RuntimeError) as error:  # for instance, a full disk or a device out of memory
-        return Failure(type(error).__name__, f"{type(error).__name__}: {error}")
+        return f"{type(error).__name__}: {error}"
     return None
 
 
@@ -64,8 +53,8 @@ def run_process(
     where: str,
     variables: dict[str, str],
     started: Callable[[subprocess.Popen[bytes]], None] = lambda process: None,
-) -> dict[str, Any] | None:
-    """Run a member as a process, and wait for it; return its failure, if it failed.
+) -> str | None:
+    """Run a member as a process, and wait for it; return why it failed, if it did.
 
     Workers call this when resources are free. If the caller ends, the process saves and ends too.
 
@@ -100,7 +89,7 @@ def run_process(
     if process.returncode == STOPPED:
         raise RunInterruptedError(f"{name} was interrupted.", hint="re-run the same command to continue.")
     try:
-        failure: dict[str, Any] = json.loads(said.splitlines()[-1])
+        failure: str = json.loads(said.splitlines()[-1])
     except (IndexError, ValueError):
         raise LostWorkerError(
             f"the process of {name} ended with code {process.returncode}.", hint=f"its output is in {log}."
@@ -120,7 +109,7 @@ def main(folder: str, name: str) -> int:
         return STOPPED
     if failure is None:
         return FINISHED
-    print(json.dumps(asdict(failure)))
+    print(json.dumps(failure))
     return FAILED
 
 

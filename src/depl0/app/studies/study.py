@@ -22,7 +22,7 @@ from depl0.app.runs.checkpoint import wrap_content_errors
 from depl0.app.runs.folder import RunFolder, differences
 from depl0.app.runs.progress import Reporter
 from depl0.app.runtime.processes import is_first_process
-from depl0.app.studies.member import LOGS, Failure, run_member
+from depl0.app.studies.member import LOGS, run_member
 from depl0.app.studies.workers import Job, Workers
 from depl0.app.tasks import metric_in
 from depl0.errors import FormatError, InputError, RunInterruptedError, TrainingError
@@ -43,7 +43,8 @@ class Outcome:
     name: str
     status: Status
     summary: dict[str, Any] | None = None
-    failure: Failure | None = None
+    failure: str | None = None
+    """the error"""
 
 
 @final
@@ -56,7 +57,7 @@ class Study:
         self.members = dict(members)
         self.folder = folder
         self._file = folder / "study.json"
-        self._failures: dict[str, Failure] = {}
+        self._failures: dict[str, str] = {}
         self._take_up()
 
     def run(
@@ -73,7 +74,7 @@ class Study:
                 for name, failure in ended:
                     if failure is not None:
                         self._failures[name] = failure
-                        reporter.note(f"{name} failed: {failure.message}")
+                        reporter.note(f"{name} failed: {failure}")
                     after_each(self.outcomes())
             except (RunInterruptedError, StopRequested, KeyboardInterrupt) as error:
                 outcomes = self.outcomes()
@@ -91,7 +92,7 @@ class Study:
 
     # -- members -----------------------------------------------------------------------------------------------------
 
-    def _in_turn(self, reporter: Reporter) -> Generator[tuple[str, Failure | None], None, None]:
+    def _in_turn(self, reporter: Reporter) -> Generator[tuple[str, str | None], None, None]:
         """Run the unfinished members one after the other in this process, and yield each with its failure, if any."""
         for number, (name, recipe) in enumerate(self.members.items(), start=1):
             place = f"{name} ({number}/{len(self.members)})"
@@ -101,7 +102,7 @@ class Study:
             reporter.note(place)
             yield name, run_member(recipe, self.folder / name, reporter)
 
-    def _on(self, workers: Workers, reporter: Reporter) -> Generator[tuple[str, Failure | None], None, None]:
+    def _on(self, workers: Workers, reporter: Reporter) -> Generator[tuple[str, str | None], None, None]:
         """Submit all unfinished members to workers, and yield each with its failure, if any, once it has ended."""
         left = [name for name in self.members if not self._is_finished(name)]
         jobs = {name: workers.submit(self.folder, name) for name in left}
@@ -132,7 +133,7 @@ class Study:
                     float(summary["compact"][metric_in(summary).name])
                     return Outcome(name, "finished", summary=summary)
         except FormatError as error:
-            return Outcome(name, "failed", failure=Failure(type(error).__name__, error.message))
+            return Outcome(name, "failed", failure=error.message)
         if name in self._failures:
             return Outcome(name, "failed", failure=self._failures[name])
         return Outcome(name, "half done" if folder.has_begun else "not started")
@@ -173,16 +174,15 @@ class Study:
                 )
 
 
-def _result(job: Job) -> Failure | None:
-    """Return the failure of a member that workers have run or could not run."""
+def _result(job: Job) -> str | None:
+    """Return the error of a member that workers have run or could not run."""
     try:
-        failure = job.result()
+        return job.result()
     except RunInterruptedError:
         raise
     except Exception as error:  # the workers, their cluster or its network may raise any exception
         message = str(error).strip().splitlines() or [""]
-        return Failure(type(error).__name__, f"{type(error).__name__}: {message[-1]}")
-    return None if failure is None else Failure(**failure)
+        return f"{type(error).__name__}: {message[-1]}"
 
 
 def raise_if_failed(study: Study) -> None:

@@ -41,8 +41,8 @@ def measures(summary: dict[str, Any] | None, metric: Metric) -> dict[str, Any]:
 
 def describe(outcome: Outcome, metric: Metric) -> dict[str, Any]:
     """Return a member's entry in the study's JSON file: status, numbers (None if missing), and error."""
-    error = None if outcome.failure is None else outcome.failure.message
-    return {"name": outcome.name, "status": outcome.status, **measures(outcome.summary, metric), "error": error}
+    numbers = measures(outcome.summary, metric)
+    return {"name": outcome.name, "status": outcome.status, **numbers, "error": outcome.failure}
 
 
 def over_seeds(members: Sequence[dict[str, Any]], metric: Metric) -> dict[str, Any]:

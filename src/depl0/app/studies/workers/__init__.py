@@ -12,10 +12,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, final
+from typing import Protocol, TypeVar, final
 
 from depl0._util.registry import Registry, import_modules_of
-from depl0.errors import InputError
 
 RETRIES = 2
 """number of restarts of a member whose process was lost"""
@@ -31,12 +30,6 @@ class Resources:
     cpus: int = 1
     gpus: int = 0
 
-    def __post_init__(self) -> None:
-        for name, least in (("cpus", 1), ("gpus", 0)):
-            value = getattr(self, name)
-            if value < least:
-                raise InputError(f"--{name} must be an integer of at least {least}, got {value} instead.")
-
     @property
     def variables(self) -> dict[str, str]:
         """Return the environment variables of a member's process."""
@@ -49,8 +42,8 @@ class Job(Protocol):
     def done(self) -> bool:
         """Return True if it has ended."""
 
-    def result(self) -> dict[str, Any] | None:
-        """Return its failure, if any; raise the error that prevented the workers from running it."""
+    def result(self) -> str | None:
+        """Return its error, if it failed; raise the error that prevented the workers from running it."""
 
 
 class Workers(abc.ABC):

@@ -69,7 +69,7 @@ class Ray(Workers):
 class MemberJob:
     """A member as called by submitit. It is resubmitted if Slurm preempts it or its time limit is reached."""
 
-    def __call__(self, *arguments: Any) -> dict[str, Any] | None:
+    def __call__(self, *arguments: Any) -> str | None:
         """Run the member."""
         return run_process(*arguments)
 

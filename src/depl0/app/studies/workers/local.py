@@ -7,7 +7,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, final
+from typing import final
 
 from depl0.app.studies.member import LostWorkerError, run_process
 from depl0.app.studies.workers import RETRIES, Job, Resources, Workers, register
@@ -35,7 +35,7 @@ class Local(Workers):
         """Submit a member."""
         return self._pool.submit(self._run, str(folder.absolute()), name)
 
-    def _run(self, folder: str, name: str) -> dict[str, Any] | None:
+    def _run(self, folder: str, name: str) -> str | None:
         place = self._places.get()
         try:
             for retry in range(RETRIES + 1):
