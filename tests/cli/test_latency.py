@@ -52,7 +52,7 @@ def test_a_run_is_compared_with_its_dense_network(type_command: Type, tmp_path: 
     assert type_command("latency run/compact --backend eager --seconds 0.1").code == 0
     (tmp_path / "run" / "recipe.toml").unlink()
     alone = type_command("latency run/compact --backend eager")
-    assert alone.code == 2 and "name the folder of the run" in alone.err
+    assert alone.code == 2 and "not what builds the dense TinyNet" in alone.err
 
 
 def test_a_backend_that_is_not_there_is_skipped_with_the_reason(

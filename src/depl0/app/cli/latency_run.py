@@ -9,17 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from depl0.app.deploy.source import open_source
 from depl0.app.methods.untrained import attach_untrained, cut_untrained
-from depl0.app.models.spec import factory, image_size
-from depl0.app.runs.folder import find_compact
-from depl0.app.runs.paths import recipe_of_run
+from depl0.app.models.spec import factory
 from depl0.app.table import aligned
-from depl0.app.training.setup import open_data_for
 from depl0.costs.count import cost
 from depl0.errors import InputError
 from depl0.gates.threshold import check_share
 from depl0.latency import Timing, compare, machine
-from depl0.surgery.files import load
 
 Networks = dict[str, nn.Module]
 
@@ -43,15 +40,10 @@ def networks_of_model(
 
 def networks_of_run(path: Path) -> tuple[Networks, tuple[int, ...]]:
     """Return the original and the pruned network of a run, and the shape of its images."""
-    folder, recipe_file = find_compact(path)
-    if recipe_file is None:
-        raise InputError(f"{path} is a compact network without its run.", hint="name the folder of the run.")
-    recipe = recipe_of_run(recipe_file)
-    info = open_data_for(recipe, "cpu").info
-    if info.image_shape is None:
-        raise InputError(f"latency needs a network whose input is one image; {path} has the inputs {info.shape}.")
-    make = factory(recipe.model.spec, info.num_outputs, info.image_shape[0], image_size(*info.image_shape[1:]))
-    return {"dense": make().eval(), "compact": load(folder, make).eval()}, info.image_shape
+    source = open_source(path)
+    if len(source.example) > 1:
+        raise InputError(f"latency needs a network with one input; that of {path} has {len(source.example)}.")
+    return {"dense": source.make().eval(), "compact": source.module}, tuple(source.example[0].shape[1:])
 
 
 def measure(

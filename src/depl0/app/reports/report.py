@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from depl0 import __version__
 from depl0._util.io import atomic_write
+from depl0.app.recipes.toml import write_recipe
 from depl0.app.reports import figures, tables
 from depl0.app.reports.canvas import Drawing, style, write
 from depl0.app.reports.run import DETAILED, Run
@@ -112,6 +113,7 @@ def _section(run: Run) -> dict[str, Any]:
     """Return the values of the page of one run."""
     return {
         "run": run,
+        "recipe": write_recipe(run.recipe),
         "headline": tables.headline(run),
         "structure": figures.structure(run),
         "numbered": len(run.layers) > figures.NAMED,

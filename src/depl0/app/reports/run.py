@@ -11,7 +11,7 @@ from typing import Any
 
 from depl0._util import io
 from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.toml import parse_recipe
+from depl0.app.recipes.toml import read_recipe
 from depl0.app.tasks import Metric, metric_in
 from depl0.errors import InputError
 
@@ -41,7 +41,6 @@ class Run:
     """name of the run in the report, unique within the report"""
     path: Path
     recipe: Recipe
-    recipe_text: str
     environment: dict[str, Any]
     summary: dict[str, Any]
     epochs: list[dict[str, Any]]
@@ -115,14 +114,12 @@ def read_run(path: Path, label: str | None = None) -> Run:
     if not (path / "summary.json").is_file():
         hint = "continue it with --resume; tensorboard --logdir shows the curves so far."
         raise InputError(f"the run {path} has not finished.", hint=hint)
-    text = _text(path / "recipe.toml", io.MAX_TEXT)
     lines = _text(path / "metrics.jsonl", io.MAX_LINES).splitlines()
     metrics = [_parsed(path / "metrics.jsonl", line, f" in line {place}") for place, line in enumerate(lines, start=1)]
     return Run(
         label=label or path.name,
         path=path,
-        recipe=parse_recipe(text, str(path / "recipe.toml")),
-        recipe_text=text,
+        recipe=read_recipe(path / "recipe.toml"),
         environment=_json(path / "environment.json"),
         summary=_json(path / "summary.json"),
         epochs=[line for line in metrics if "event" not in line],
