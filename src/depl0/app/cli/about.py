@@ -15,21 +15,7 @@ from depl0 import __version__
 from depl0._util.optional import install_command
 from depl0.app.cli.options import JSON, GroupedCommand, echo
 
-app = typer.Typer(help="List recipes and fields; download data.", invoke_without_command=True, rich_markup_mode=None)
-
-
-EVERYDAY = (
-    "digits",
-    "custom",
-    "lenet5-fashion-mnist",
-    "resnet20-cifar10",
-    "resnet56-cifar10",
-    "resnet56-cifar100",
-    "vgg16-cifar10",
-    "vgg16-cifar100",
-    "resnet50-imagenet",
-    "custom-l0-hc",
-)
+app = typer.Typer(help="List recipes and their fields.", invoke_without_command=True, rich_markup_mode=None)
 
 
 @app.callback()
@@ -37,12 +23,12 @@ def list_command(
     context: typer.Context,
     all_: Annotated[bool, typer.Option("--all", help="List every recipe, variants and the paper's included.")] = False,
 ) -> None:
-    """List recipes and fields; download data."""
+    """List recipes and their fields."""
     if context.invoked_subcommand is not None:
         return
     from depl0.app.recipes import catalog
 
-    names = catalog.names() if all_ else [name for name in catalog.names() if name in EVERYDAY]
+    names = catalog.names() if all_ else catalog.base_names()
     width = max(len(name) for name in names)
     for name in names:
         echo(f"{name:<{width}}  {catalog.describe(name)}")

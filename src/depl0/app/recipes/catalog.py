@@ -116,6 +116,11 @@ def names() -> tuple[str, ...]:
     return tuple(_entries())
 
 
+def base_names() -> tuple[str, ...]:
+    """Return the names of the built-in recipes without their variants."""
+    return tuple(_built_in())
+
+
 def get(name: str) -> Recipe:
     """Return the recipe of this name.
 
