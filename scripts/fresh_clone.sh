@@ -9,7 +9,8 @@
 #   --busy    this many processes that keep the cores busy meanwhile (default: 0)
 #   --keep    do not delete the clones
 #
-# HOME is read-only. As root, the commands run as the user "nobody".
+# HOME is read-only. As root, the commands run as the user "nobody", who must be able to run the interpreter: Debian's is
+# readable by everybody (apt-get install python3-venv), and PYTHON=/usr/bin/python3 chooses it.
 set -euo pipefail
 
 cases=() targets=() cis=() busy=0 keep=no
@@ -20,7 +21,7 @@ while [ $# -gt 0 ]; do
     --ci) cis+=("$2"); shift 2 ;;
     --busy) busy=$2; shift 2 ;;
     --keep) keep=yes; shift ;;
-    *) sed -n '2,12s/^# \{0,1\}//p' "$0"; exit 2 ;;
+    *) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit 2 ;;
   esac
 done
 [ ${#cases[@]} -gt 0 ] || cases=(plain unusual)
@@ -43,6 +44,11 @@ if [ "$(id -u)" = 0 ]; then
   as_user=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
   chown nobody:nogroup "$top/cache" "$top/tmp"
 fi
+python=${PYTHON:-python3}
+"${as_user[@]}" "$python" -c 'import ensurepip, venv' 2>/dev/null || {
+  echo "$python cannot make a virtual environment for this user: install python3-venv, and set PYTHON=/usr/bin/python3"
+  exit 2
+}
 for _ in $(seq "$busy"); do (while :; do :; done) & pids+=($!); done
 
 failed=0
