@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import final
@@ -171,7 +170,6 @@ class Comparison:
             for method in self.methods
             for members in [[described[self._name(method, budget, seed)] for seed in self.seeds]]
         ]
-        times = [member["dense_latency_ms"] for member in described.values() if member["dense_latency_ms"] is not None]
         dense, gates = f"dense_{self.metric.name}", self.recipe.gates
         return {
             "study": "comparison",
@@ -185,7 +183,6 @@ class Comparison:
             "finetune_epochs": self.recipe.finetune.epochs,
             "seeds": list(self.seeds),
             dense: next((member[dense] for member in described.values() if member[dense] is not None), None),
-            "dense_latency_ms": statistics.fmean(times) if times else None,
             "methods": rows,
             "members": list(described.values()),
             "made_with": made_with(folder / name for name in described),

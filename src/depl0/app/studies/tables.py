@@ -35,7 +35,6 @@ def measures(summary: dict[str, Any] | None, metric: Metric) -> dict[str, Any]:
         "cost_left": found.get("budget_reached"),
         **{key: found.get(key) for key in ("macs_left", "params_left", "seconds")},
         "latency_ms": compact.get("latency_ms"),
-        "dense_latency_ms": dense.get("latency_ms"),
     }
 
 
@@ -104,7 +103,7 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 
 def tabulate(result: Result) -> Table:
-    """Return the table of a comparison; with several budgets it begins with the dense network."""
+    """Return the table of a comparison."""
     metric, several = metric_in(result), len({row["budget"] for row in result["methods"]}) > 1
     unit, held_out = f" {metric.unit}".rstrip(), f"validation_{metric.name}"
 
@@ -125,24 +124,13 @@ def tabulate(result: Result) -> Table:
     }
     shows = {title: show for title, show in shows.items() if show[0] not in (held_out, "latency_ms") or has(show[0])}
     cells = []
-    for row in [*([_dense_row(result, metric)] if several else []), *result["methods"]]:
-        n, asked = row.get("n", ""), row.get("asked", "")
-        budget = [f"{row['budget']:g}" if "budget" in row else ""] if several else []
-        seeds = str(n) if n == asked else f"{n} of {asked}"
-        numbers = [
-            with_spread(row[key]["mean"], row[key]["sd"], show, unit) if key in row else ""
-            for key, show, unit in shows.values()
-        ]
+    for row in result["methods"]:
+        budget = [f"{row['budget']:g}"] if several else []
+        seeds = str(row["n"]) if row["n"] == row["asked"] else f"{row['n']} of {row['asked']}"
+        numbers = [with_spread(row[key]["mean"], row[key]["sd"], show, unit) for key, show, unit in shows.values()]
         cells.append([row["method"], *budget, seeds, *numbers])
     titles = ("method", *(["budget"] if several else []), "n", *shows)
     return text_table(f"{result['recipe']}: methods compared", titles, cells, _notes(result, metric, several))
-
-
-def _dense_row(result: Result, metric: Metric) -> dict[str, Any]:
-    known = {metric.name: result[f"dense_{metric.name}"], "macs_left": 1.0, "params_left": 1.0}
-    known["latency_ms"] = result["dense_latency_ms"]
-    cells = {key: mean_and_deviation([] if value is None else [value]) for key, value in known.items()}
-    return {"method": "dense", **cells}
 
 
 def _notes(result: Result, metric: Metric, several: bool) -> list[str]:
@@ -152,6 +140,9 @@ def _notes(result: Result, metric: Metric, several: bool) -> list[str]:
         f"{budgets} of the {COSTS[result['of']]}, {result['epochs']} epochs of search, "
         f"{result['finetune_epochs']} of fine-tuning; mean ± sample standard deviation over n seeds."
     ]
+    dense = result[f"dense_{metric.name}"]
+    if dense is not None:
+        notes.append(f"Dense network: {metric.label} {metric.show(dense)}.")
     if not metric.higher_is_better:
         notes.append(f"{metric.title}: {metric.direction}.")
     missing = [
