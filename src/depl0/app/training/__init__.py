@@ -2,4 +2,4 @@
 
 from depl0._util.optional import check_installed
 
-check_installed("accelerate", "rich", purpose="for training")
+check_installed("accelerate", "PIL", "rich", purpose="for training")
