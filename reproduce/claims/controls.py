@@ -56,9 +56,7 @@ class FCConst(_Layers):
         """Return W·x + b for the initial x, independent of the current output of the previous group."""
         place = self.order().index(group)
         if place > 0:
-            first = self.first.split(list(self.sizes))[self.order()[place - 1]]
-            on_gates = self.conditioning == "gates"  # all of them are open when a search begins
-            previous = self.feed_gates(torch.ones_like(first)) if on_gates else self.feed(first)
+            previous = self.feed(self.first.split(list(self.sizes))[self.order()[place - 1]])
         return super().pre_activation(group, previous, memory)
 
     @torch.no_grad()
@@ -104,7 +102,7 @@ class IndependentFC(Generator):
 
     def build(self, rng: torch.Generator | None) -> None:
         """Initialise ``fc``, store its initial log α, and discard it."""
-        first = FC(self.sizes, self.direction, self.preset, rng, self.conditioning)()
+        first = FC(self.sizes, self.direction, self.preset, rng)()
         self.log_alpha = nn.Parameter(first.detach())
 
     def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:

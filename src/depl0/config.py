@@ -16,7 +16,7 @@ from depl0.analysis.plan import GroupChoice
 from depl0.errors import InputError
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Preset, make_generator
-from depl0.gates.generators.base import Conditioning, Direction
+from depl0.gates.generators.base import Direction
 from depl0.gates.threshold import BudgetKind, check_share, checked_kind
 
 Runtime: TypeAlias = Literal["pytorch", "onnxruntime"]
@@ -37,8 +37,6 @@ class GateConfig:
     Attributes:
         generator: the network that computes the gates' log α: ``"fc"`` (the paper's), ``"independent"`` (L0-HC), …
         direction: the order in which the generator visits the groups.
-        conditioning: the generator's input for each group: the ``"log_alpha"`` of the previous group (the paper's
-            generator), or its sampled ``"gates"`` (the paper's formula; in evaluation mode, its evaluation gates).
         draw: training samples gates once for the ``"batch"``, or for each ``"image"`` as the authors' code does. The
             latter needs more memory, since gates then multiply feature maps instead of γ and β.
         groups: ``"all"``, ``"inner"`` (the paper's rule: no layer whose output is added to a shortcut), a list of
@@ -68,7 +66,6 @@ class GateConfig:
 
     generator: str = "fc"
     direction: Direction = "forward"
-    conditioning: Conditioning = "log_alpha"
     draw: Draw = "batch"
     groups: GroupChoice = "all"
     alone: tuple[str, ...] = ()
@@ -90,16 +87,10 @@ class GateConfig:
             direction=self.direction,
             preset=self.preset,
             start=self.start,
-            conditioning=self.conditioning,
             rng=torch.Generator(),  # a check must not advance the global random state
         )
         if self.draw not in get_args(Draw):
             raise InputError(f"draw must be 'batch' or 'image', got {self.draw!r} instead.")
-        if self.draw == "image" and self.conditioning == "gates":
-            raise InputError(
-                "draw='image' cannot be combined with conditioning='gates', which feeds the gates of one sample.",
-                hint="use draw='batch' with conditioning='gates'.",
-            )
         if self.budget is not None:
             check_share(self.budget)
             if self.alone:
@@ -157,7 +148,6 @@ class OtherGateChanges(TypedDict, total=False):
 
     generator: str
     direction: Direction
-    conditioning: Conditioning
     draw: Draw
     groups: GroupChoice
     alone: tuple[str, ...]

@@ -4,12 +4,10 @@ import copy
 
 import pytest
 import torch
-from tests.networks.tiny import tiny_gated
 from torch import Tensor, nn
 
 import depl0
 from depl0.gated import GatedModel
-from depl0.gates.generators import GENERATORS, make_generator
 
 
 @pytest.fixture
@@ -84,44 +82,3 @@ def test_the_gradient_is_there_after_a_call_without_gradients(gated: GatedModel)
         gated(torch.ones(1, 1, 8, 8))
     gated.penalty("macs").backward()
     assert all(bool(gradient.isfinite().all()) for gradient in gradients(gated)) and gradients(gated)
-
-
-DEPENDENT = sorted(set(GENERATORS) - {"bias", "independent"})
-
-
-@pytest.mark.parametrize("name", DEPENDENT)
-def test_the_gates_of_a_group_change_the_next_one(name: str) -> None:
-    generator = make_generator(name, [4, 6], conditioning="gates", rng=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        for parameter in generator.parameters():
-            parameter.add_(0.3)
-    closed = generator.on_gates(lambda _, log_alpha: torch.zeros_like(log_alpha)).detach()
-    opened = generator.on_gates(lambda _, log_alpha: torch.ones_like(log_alpha)).detach()
-    assert torch.equal(closed[:4], opened[:4])
-    assert not torch.equal(closed[4:], opened[4:])
-
-
-@pytest.mark.parametrize("budget", [None, 0.5])
-def test_the_gates_that_multiply_are_those_that_were_fed(budget: float | None) -> None:
-    gated = tiny_gated(generator="fc", conditioning="gates", budget=budget).train()
-    with torch.no_grad():
-        for parameter in gated.gate_parameters():
-            parameter.add_(torch.randn(parameter.shape))
-    if gated.threshold is not None:
-        gated.threshold.advance(0.6, 0.5)
-        gated.threshold.solve(gated.generator())
-    fed: dict[int, torch.Tensor] = {}
-    walk = gated.generator.on_gates
-
-    def watch(draw):  # type: ignore[no-untyped-def]
-        def drawn(group: int, scores: torch.Tensor) -> torch.Tensor:
-            fed[group] = draw(group, scores)
-            return fed[group]
-
-        return walk(drawn)
-
-    gated.generator.on_gates = watch  # type: ignore[method-assign]
-    gates = gated._gates((), {})
-    first = gated.plan.groups[0].gates
-    assert torch.equal(fed[0].detach(), gates[first].detach())
-    assert gates.requires_grad

@@ -99,8 +99,6 @@ def test_what_cannot_be_gated_image_by_image_is_refused_before_training() -> Non
 
     with pytest.raises(InputError, match="not applied image by image"):
         depl0.attach(Tokens(), IMAGES, draw="image")
-    with pytest.raises(InputError, match="draw='image' cannot be combined"):
-        depl0.attach(Plain(), IMAGES, draw="image", conditioning="gates")
     with pytest.raises(InputError, match="draw must be 'batch' or 'image'"):
         depl0.attach(Plain(), IMAGES, draw="example")  # type: ignore[arg-type]
 

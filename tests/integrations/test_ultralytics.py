@@ -1,4 +1,4 @@
-"""Prune, train, search, save and export a YOLO: of Ultralytics where it is installed, else of the same shape."""
+"""Prune, train, save and export a YOLO: of Ultralytics where it is installed, else of the same shape."""
 
 from __future__ import annotations
 
@@ -129,8 +129,6 @@ def test_what_cannot_work_is_refused(small: Yolo) -> None:
         pruning.train(copy.copy(small), nc=80)
     with pytest.raises(depl0.errors.InputError, match="one device"):
         pruning.train(small, device=[0, 1])
-    with pytest.raises(depl0.errors.InputError, match="cannot be resumed"):
-        pruning.search(small, resume=True)
     with pytest.raises(depl0.errors.InputError, match="Expected a YOLO"):
         pruning.train(nn.Linear(2, 2))
 
@@ -187,17 +185,6 @@ def test_prune_train_save_open_and_export(arguments: dict[str, Any], tmp_path: P
     (result,) = opened.predict(str(tmp_path / "images" / "val" / "0.png"), imgsz=64, verbose=False)
     assert result.boxes is not None
     assert Path(small.export(format="onnx", imgsz=64, simplify=False)).is_file()
-
-
-@real
-def test_a_search_in_ultralytics_own_trainer(arguments: dict[str, Any], tmp_path: Path) -> None:
-    from ultralytics import YOLO
-
-    yolo = YOLO(tmp_path / "tiny.yaml")
-    pruning.search(yolo, budget=0.5, epochs=3, batch=8, **arguments)
-    assert depl0.info(yolo.model).macs_left <= 0.5
-    folder = depl0.save(yolo.model, tmp_path / "folder")
-    assert _widths(depl0.load(folder, lambda: YOLO(tmp_path / "tiny.yaml").model)) == _widths(yolo.model)
 
 
 @real

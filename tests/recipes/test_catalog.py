@@ -91,7 +91,7 @@ def test_what_all_of_them_share(base: str, source: str) -> None:
         r = get(f"{base}-{source}{variant}")
         assert (r.search.cut, r.search.renew_statistics, r.search.compensate) == ("never", False, False)
         assert r.distill.weight == 0
-        assert (r.gates.evaluation, r.gates.start, r.gates.conditioning) == ("paper", None, "log_alpha")
+        assert (r.gates.evaluation, r.gates.start) == ("paper", None)
         assert r.gates.draw == ("image" if "-authors" in r.name else "batch")
         assert (r.gates.preset == "reference-vgg16") is (r.name.startswith("vgg16") and "-authors" in r.name)
         assert (r.gates.budget, r.penalty.scale, r.gates.remove_blocks) == (None, "count", False)

@@ -69,7 +69,6 @@ def attach(
         direction=config.direction,
         preset=config.preset,
         start=config.start,
-        conditioning=config.conditioning,
         rng=rng,
     )
     assert plan.dense_cost is not None and plan.dense_layers is not None  # counted once by the plan

@@ -123,7 +123,7 @@ class GatedModel(Gated):
         check_budget(self.snapshot(), self.config)
         of = counted(self.config.of)
         threshold = Threshold(self.expected, self.expected.dense(of), budget, of).to(self.device)
-        threshold.solve(self._scores().detach())
+        threshold.solve(self.generator().detach())
         return threshold
 
     @property
@@ -201,36 +201,11 @@ class GatedModel(Gated):
             return self._fixed
         if not self.training:
             return hard_concrete.evaluation_gates(self.log_alpha(), self.config.evaluation)
-        if self.generator.conditioning == "gates":  # group by group; the noise of all gates is sampled at once
-            uniform = torch.rand(self.plan.num_gates, device=self.device)
-            return hard_concrete.sample(self._apply_threshold(self._scores(uniform)), uniform)
         log_alpha = self.log_alpha()
         self._last.keep(log_alpha, self.generator, self._threshold)
         if self._image_gates is None:
             return hard_concrete.sample_gates(log_alpha)
         return self._without_removed(hard_concrete.sample_gates(log_alpha.expand(batch_size(args, kwargs), -1)))
-
-    def _scores(self, uniform: Tensor | None = None) -> Tensor:
-        """Return the generator's output; if conditioned on gates, on samples from this noise or on evaluation gates."""
-        if self.generator.conditioning == "log_alpha":
-            scores: Tensor = self.generator()
-            return scores
-        return self.generator.on_gates(lambda group, scores: self._gates_of_group(group, scores, uniform))
-
-    def _gates_of_group(self, group: int, scores: Tensor, uniform: Tensor | None) -> Tensor:
-        threshold = self._threshold
-        log_alpha = scores if threshold is None else threshold.sharpness * (scores - threshold.shift)
-        place = self.plan.groups[group].gates
-        if uniform is None:
-            gates = hard_concrete.evaluation_gates(log_alpha, self.config.evaluation)
-        else:
-            gates = hard_concrete.sample(log_alpha, uniform[place])
-        return gates if self._removed is None else gates.masked_fill(self._removed[place], 0.0)
-
-    def _apply_threshold(self, scores: Tensor) -> Tensor:
-        """Return log α for the generator's scores: with a budget relative to the threshold, else the scores."""
-        log_alpha: Tensor = scores if self._threshold is None else self._threshold(scores)
-        return log_alpha
 
     def _without_removed(self, values: Tensor) -> Tensor:
         return values if self._removed is None else values.masked_fill(self._removed, 0.0)
@@ -300,11 +275,10 @@ class GatedModel(Gated):
     # -- gates -----------------------------------------------------------------------------------------------------
 
     def log_alpha(self) -> Tensor:
-        """Return the location of every gate's distribution: flat, in plan order, differentiable.
-
-        If groups are conditioned on gates, the previous groups' evaluation gates are used.
-        """
-        return self._apply_threshold(self._scores())
+        """Return the location of every gate's distribution: flat, in plan order, differentiable."""
+        scores: Tensor = self.generator()
+        log_alpha: Tensor = scores if self._threshold is None else self._threshold(scores)
+        return log_alpha
 
     def open_probability(self) -> Tensor:
         """Return P(gate > 0) of every gate: flat, in plan order, differentiable."""
@@ -352,17 +326,14 @@ class GatedModel(Gated):
         """Set the generator so that it returns these scores (without a budget: log α), and reset the threshold."""
         self.generator.start_from(scores)
         if self._threshold is not None:
-            with torch.no_grad():  # all gates are open at the start, whatever the previous threshold was
-                on_gates = self.generator.conditioning == "gates"
-                self._threshold.solve(
-                    self.generator.on_gates(lambda _, s: torch.ones_like(s)) if on_gates else self.generator()
-                )
+            with torch.no_grad():
+                self._threshold.solve(self.generator())
 
     @torch.no_grad()
     def follow_budget(self) -> None:
         """Move the threshold towards its target for the current scores: once before every step."""
         if self._threshold is not None:
-            self._threshold.follow(self._scores())
+            self._threshold.follow(self.generator())
 
     @library_defaults()
     def fix_gates(self, values: Tensor) -> None:
@@ -435,8 +406,7 @@ class GatedModel(Gated):
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
 
         After a call in training mode, the penalty uses the log α of that call and shares its graph: call ``backward``
-        once, on the sum of loss and penalty. If groups are conditioned on gates, the expectation in training mode is
-        that of one sample of the gates.
+        once, on the sum of loss and penalty.
 
         Args:
             kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
@@ -464,11 +434,8 @@ class GatedModel(Gated):
     def _penalised_probability(self) -> Tensor:
         if self._fixed is not None or not self.training:
             return self.open_probability()
-        if self.generator.conditioning == "gates":
-            log_alpha = self._apply_threshold(self._scores(torch.rand(self.plan.num_gates, device=self.device)))
-        else:
-            last = self._last.current(self.generator, self._threshold)
-            log_alpha = self.log_alpha() if last is None else last
+        last = self._last.current(self.generator, self._threshold)
+        log_alpha = self.log_alpha() if last is None else last
         return self._without_removed(hard_concrete.open_probability(log_alpha))
 
     @library_defaults()

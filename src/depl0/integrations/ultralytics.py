@@ -15,14 +15,11 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
-from depl0.config import GateConfig, OtherGateChanges
+from depl0.config import OtherGateChanges
 from depl0.errors import InputError
-from depl0.gated import GatedModel, attach
 from depl0.host.copies import isolated_deepcopy
-from depl0.search.config import SearchConfig
 from depl0.search.one_shot import prune as prune_network
-from depl0.search.search import Search
-from depl0.surgery.record import CompactRecord, forget, record_of, remember
+from depl0.surgery.record import forget, record_of, remember
 
 YOLO: TypeAlias = Any
 """``ultralytics.YOLO``, of any task"""
@@ -30,7 +27,6 @@ YOLO: TypeAlias = Any
 SIZE = 64
 """side of the image that a network is analysed on; it changes the analysis time, but hardly the fractions of the cost
 """
-CALIBRATION_BATCHES = 16
 
 
 def prune(
@@ -123,43 +119,35 @@ def train(yolo: YOLO, **arguments: Any) -> Any:
             "the network's batch norms are folded into its convolutions (val() and predict() of Ultralytics do that).",
             hint="open the original model's file again, and prune it before val() or predict().",
         )
+    device = arguments.get("device")
+    if (isinstance(device, (list, tuple)) and len(device) > 1) or (isinstance(device, str) and "," in device):
+        raise InputError(
+            f"device must be one device, got {device!r} instead.",
+            hint="with several devices Ultralytics starts new processes, which would build the original model.",
+        )
     record = record_of(network)
-    return _trained(yolo, _trainer(yolo, _for_ultralytics(network)), arguments, lambda _: record)
+    metrics = yolo.train(trainer=_trainer(yolo, _for_ultralytics(network)), **arguments)
+    if record is not None:
+        remember(yolo.model, record)
+    return metrics
 
 
-def search(
-    yolo: YOLO,
-    *,
-    budget: float = 0.5,
-    gates: GateConfig | None = None,
-    settings: SearchConfig | None = None,
-    size: int = SIZE,
-    **arguments: Any,
-) -> Any:
-    """Train a network and learn which channels to keep, in Ultralytics' own trainer; return its metrics.
+def _trainer(yolo: YOLO, network: nn.Module) -> type:
+    """Return the task's trainer, modified to train this network."""
+    base: Any = yolo.task_map[yolo.task]["trainer"]
 
-    Afterwards ``yolo`` and the file that the trainer writes at the end hold the pruned model with the averaged
-    weights. There is no file before, so this training cannot be resumed.
+    class CompactTrainer(base):  # type: ignore[misc]
+        def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> nn.Module:
+            names = getattr(network, "names", None)
+            if names is not None and len(names) != self.data["nc"]:
+                raise InputError(
+                    f"the network has {len(names)} classes, the data set has {self.data['nc']}.",
+                    hint="train the original model on this data set first, or build it with as many classes (nc in its "
+                    "yaml).",
+                )
+            return isolated_deepcopy(network)
 
-    Args:
-        yolo: a ``YOLO``, trained or built from a yaml file.
-        budget: the fraction of the cost to keep.
-        gates: how gates are attached; its own budget is not used.
-        settings: settings of the search. The network is cut at the end.
-        size: height and width of the image that the network is analysed on.
-        arguments: for ``YOLO.train``: ``data``, ``epochs``, ``imgsz``, …
-
-    Raises:
-        InputError: the data set has another number of classes than the network, or several devices are requested.
-    """
-    if arguments.get("resume"):
-        raise InputError("a search in Ultralytics' trainer cannot be resumed.", hint="leave resume out.")
-    network = _trainable_copy(_network_of(yolo))
-    config = (gates or GateConfig()).changed(budget=budget)
-    changed = (settings or SearchConfig()).changed(cut="never")
-    trainer = _search_trainer(yolo, _for_ultralytics(network), _example(network, size), config, changed)
-    arguments = {"nbs": arguments.get("batch", 16), "patience": 0, **arguments}  # one optimizer step for every batch
-    return _trained(yolo, trainer, arguments, lambda done: done.record)
+    return CompactTrainer
 
 
 def save(yolo: YOLO, path: str | os.PathLike[str]) -> None:
@@ -248,105 +236,3 @@ def _keeping_norms(base: Any) -> type:
 def _example(network: nn.Module, size: int) -> Tensor:
     first = next(p for p in network.parameters() if p.dim() == 4)
     return torch.rand(1, first.shape[1], size, size, generator=torch.Generator().manual_seed(0)).to(first.device)
-
-
-# -- trainers ----------------------------------------------------------------------------------------------------------
-
-
-def _trained(yolo: YOLO, trainer: type, arguments: dict[str, Any], record: Any) -> Any:
-    """Train a YOLO with this trainer, and attach the record of the cut to its network."""
-    device = arguments.get("device")
-    if (isinstance(device, (list, tuple)) and len(device) > 1) or (isinstance(device, str) and "," in device):
-        raise InputError(
-            f"device must be one device, got {device!r} instead.",
-            hint="with several devices Ultralytics starts new processes, which would build the original model.",
-        )
-    metrics = yolo.train(trainer=trainer, **arguments)
-    found: CompactRecord | None = record(yolo.trainer)
-    if found is not None:
-        remember(yolo.model, found)
-    return metrics
-
-
-def _trainer(yolo: YOLO, network: nn.Module) -> type:
-    """Return the task's trainer, modified to train this network."""
-    base: Any = yolo.task_map[yolo.task]["trainer"]
-
-    class CompactTrainer(base):  # type: ignore[misc]
-        def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> nn.Module:
-            _check_classes(network, self.data)
-            return isolated_deepcopy(network)
-
-    return CompactTrainer
-
-
-def _check_classes(network: nn.Module, data: Any) -> None:
-    names = getattr(network, "names", None)
-    if names is not None and len(names) != data["nc"]:
-        raise InputError(
-            f"the network has {len(names)} classes, the data set has {data['nc']}.",
-            hint="train the original model on this data set first, or build it with as many classes (nc in its yaml).",
-        )
-
-
-def _search_trainer(
-    yolo: YOLO, network: nn.Module, example: Tensor, config: GateConfig, settings: SearchConfig
-) -> type:
-    """Return the task's trainer with gates on the network that it trains."""
-    base: Any = yolo.task_map[yolo.task]["trainer"]
-
-    class SearchTrainer(base):  # type: ignore[misc]
-        model: Any
-        record: CompactRecord | None = None
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.add_callback("on_pretrain_routine_end", lambda trainer: trainer.begin_search())
-            self.add_callback("on_train_batch_start", lambda trainer: trainer.depl0_search.step())
-
-        def get_model(self, cfg: Any = None, weights: Any = None, verbose: bool = True) -> GatedModel:
-            _check_classes(network, self.data)
-            return attach(isolated_deepcopy(network), example, config)
-
-        def set_model_attributes(self) -> None:
-            self.on_host(super().set_model_attributes)
-
-        def set_class_weights(self) -> None:
-            self.on_host(super().set_class_weights)
-
-        def on_host(self, set_attributes: Any) -> None:
-            """Set names and hyperparameters on the host itself, because its loss reads them there."""
-            gated = self.model
-            self.model = gated.host
-            try:
-                set_attributes()
-            finally:
-                self.model = gated
-
-        def build_optimizer(self, model: GatedModel, *args: Any, **kwargs: Any) -> Any:
-            return super().build_optimizer(model.host, *args, **kwargs)
-
-        def begin_search(self) -> None:
-            steps = self.epochs * len(self.train_loader)
-            gated: GatedModel = self.model
-            self.depl0_gates = torch.optim.Adam([gated.parameter_groups(lr=0.0, steps=steps)[1]])
-            first = [batch for batch, _ in zip(self.train_loader, range(CALIBRATION_BATCHES), strict=False)]
-            batches = [self.preprocess_batch(batch)["img"] for batch in first]
-            self.depl0_search = Search(gated, steps, averages=[self.ema.ema], calibrate=batches, config=settings)
-
-        def optimizer_step(self) -> None:
-            self.scaler.unscale_(self.depl0_gates)
-            self.scaler.step(self.depl0_gates)
-            super().optimizer_step()
-            self.depl0_gates.zero_grad()
-
-        def save_model(self) -> bool:
-            """Write the pruned model at the end. Before that there is no network that Ultralytics could open."""
-            if not self.stop:
-                return False
-            self.model.host.load_state_dict(self.ema.ema.host.state_dict())
-            compact = self.depl0_search.finish()
-            self.record, self.ema.ema = record_of(compact), _for_ultralytics(compact)
-            return bool(super().save_model())
-
-    return SearchTrainer

@@ -21,7 +21,6 @@ QUICK_METHOD = "reconstruction"
 LEARNED_FIELDS = (
     "gates.generator",
     "gates.direction",
-    "gates.conditioning",
     "gates.draw",
     "gate_optimizer.lr",
     "penalty.weight",

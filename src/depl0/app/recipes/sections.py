@@ -41,7 +41,6 @@ from depl0.config import Draw, EvaluationRule, PenaltyScale, Runtime
 from depl0.costs.expected import PENALTIES
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, PRESETS, Direction
-from depl0.gates.generators.base import Conditioning
 from depl0.gates.threshold import BudgetKind
 from depl0.search.config import FirstScores
 from depl0.search.recovery.distillation import TEMPERATURE
@@ -164,8 +163,6 @@ class GatesSection(Section):
     """Network that computes the log α of every group. Your own: my_package.gates:Name or path/to/file.py:Name."""
     direction: Direction = "forward"
     """Order in which the generator visits the groups."""
-    conditioning: Conditioning = "log_alpha"
-    """Generator input for each group: the log α or the sampled gates of the group before it."""
     draw: Draw = "batch"
     """Whether gates are sampled once for the batch, or for each image as in the authors' code (more memory)."""
     groups: Literal["all", "inner"] | Annotated[tuple[Name, ...], at.MinLen(1)] = "all"

@@ -5,7 +5,6 @@ A new generator is one class in one new file of this folder, decorated with :fun
 
 from depl0._util.registry import import_modules_of
 from depl0.gates.generators.base import (
-    CONDITIONINGS,
     GENERATORS,
     BoundedGenerator,
     Direction,
@@ -17,7 +16,6 @@ from depl0.gates.generators.base import (
 from depl0.gates.generators.presets import PRESETS, Preset
 
 __all__ = [
-    "CONDITIONINGS",
     "GENERATORS",
     "PRESETS",
     "BoundedGenerator",

@@ -15,16 +15,10 @@ from depl0._util.registry import Registry, unknown
 from depl0._util.tensors import out_of_half_precision
 from depl0._util.user_code import load_class, wrap_user_errors
 from depl0.errors import InputError
-from depl0.gates import hard_concrete
 from depl0.gates.generators.presets import REACH, Preset, find_preset
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS = get_args(Direction)
-
-Conditioning = Literal["log_alpha", "gates"]
-CONDITIONINGS = get_args(Conditioning)
-"""The input of a group: the log α of the previous group (the paper's generator), or its gates (the paper's formula
-q(b_l | b_{l−1}), which makes the gates of a sample statistically dependent)."""
 
 Memory = tuple[Tensor, ...]
 """State that a generator carries from group to group besides its input. Empty at the start, and for most generators."""
@@ -34,7 +28,7 @@ class Generator(nn.Module, abc.ABC):
     """Computes the log α of every gate, from group to group.
 
     Calling it returns the flat log α of all gates in plan order, for either direction. The same can be done group by
-    group, for example to use another input than log α::
+    group::
 
         previous, memory = generator.first_input(generator.order()[0]), ()
         for group in generator.order():
@@ -50,7 +44,6 @@ class Generator(nn.Module, abc.ABC):
         direction: whether the groups are visited from first to last (``"forward"``) or from last to first.
         preset: scales and initialisation.
         rng: random generator of the initialisation. By default PyTorch's global one is used.
-        conditioning: the input of each group, one of :data:`CONDITIONINGS`.
     """
 
     _ones: Tensor
@@ -61,13 +54,11 @@ class Generator(nn.Module, abc.ABC):
         direction: str,
         preset: Preset,
         rng: torch.Generator | None = None,
-        conditioning: str = "log_alpha",
     ) -> None:
         super().__init__()
         self.sizes = _checked_sizes(sizes)
         self.direction = _checked_direction(direction)
         self.preset = preset
-        self.conditioning = _checked_conditioning(conditioning)
         # Created once, so that the first input costs no operator in a training step.
         most = max(*self.sizes, preset.first_inputs or 1)
         self.register_buffer("_ones", torch.ones(most, dtype=torch.float32), persistent=False)
@@ -120,25 +111,8 @@ class Generator(nn.Module, abc.ABC):
             return values.detach()
         return values if factor == 1 else torch.lerp(values.detach(), values, factor)
 
-    def feed_gates(self, gates: Tensor) -> Tensor:
-        """Turn one group's gates into the next group's input, mapped to (−1, 1) if log α is scaled, else unchanged."""
-        carried = self.scale_gradient(gates)
-        return carried * 2 - 1 if self.preset.feed == "scaled" else carried
-
     def forward(self) -> Tensor:
-        """Return the flat log α of all gates in plan order.
-
-        If groups are conditioned on gates, the evaluation gates (median rule) are used.
-        """
-        if self.conditioning == "gates":
-            return self.on_gates(lambda _, log_alpha: hard_concrete.evaluation_gates(log_alpha))
-        return self._walk_groups(lambda _, log_alpha: self.feed(log_alpha))
-
-    def on_gates(self, draw: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return the flat log α of all gates, with each group conditioned on the gates that ``draw`` returns."""
-        return self._walk_groups(lambda group, log_alpha: self.feed_gates(draw(group, log_alpha)))
-
-    def _walk_groups(self, feed: Callable[[int, Tensor], Tensor]) -> Tensor:
+        """Return the flat log α of all gates in plan order."""
         order = self.order()
         log_alphas: dict[int, Tensor] = {}
         memory: Memory = ()
@@ -146,14 +120,14 @@ class Generator(nn.Module, abc.ABC):
         for group in order:
             log_alphas[group], memory = self.step(group, previous, memory)
             if group != order[-1]:
-                previous = feed(group, log_alphas[group])
+                previous = self.feed(log_alphas[group])
         return torch.cat([log_alphas[group] for group in range(len(order))])
 
     def extra_repr(self) -> str:
         """Return the description of the generator for the module's ``repr``."""
         return (
             f"{sum(self.sizes)} gates in {len(self.sizes)} groups, "
-            f"direction={self.direction!r}, preset={self.preset.name!r}, conditioning={self.conditioning!r}"
+            f"direction={self.direction!r}, preset={self.preset.name!r}"
         )
 
     def _checked_start(self, log_alpha: Tensor) -> Tensor:
@@ -200,8 +174,6 @@ class BoundedGenerator(Generator):
 
     def forward(self) -> Tensor:
         """Return the flat log α of all gates in plan order, with one multiplication by c for all of them."""
-        if self.conditioning == "gates":
-            return super().forward()
         order = self.order()
         squashed: dict[int, Tensor] = {}
         memory: Memory = ()
@@ -221,10 +193,7 @@ class BoundedGenerator(Generator):
 
     @torch.no_grad()
     def start_from(self, log_alpha: Tensor) -> None:
-        """Set the biases so that, with the current weights, the generator returns this log α, clipped to ±0.98·c.
-
-        If groups are conditioned on gates, this holds while all gates are open, as they are when a search begins.
-        """
+        """Set the biases so that, with the current weights, the generator returns this log α, clipped to ±0.98·c."""
         squashed = (self._checked_start(log_alpha) / self.preset.bound).clamp(-REACH, REACH)
         wanted = torch.split(torch.atanh(squashed), list(self.sizes))
         memory: Memory = ()
@@ -233,11 +202,7 @@ class BoundedGenerator(Generator):
             for group in self.order():
                 self.set_pre_activation(group, wanted[group], previous, memory)
                 inner, memory = self.pre_activation(group, previous, memory)
-                squashed_group = torch.tanh(inner)
-                if self.conditioning == "gates":
-                    previous = self.feed_gates(torch.ones_like(squashed_group))
-                else:
-                    previous = self.feed_squashed(squashed_group)
+                previous = self.feed_squashed(torch.tanh(inner))
 
 
 def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
@@ -253,13 +218,6 @@ def _checked_direction(direction: str) -> Direction:
     if direction not in DIRECTIONS:
         raise unknown("direction", direction, DIRECTIONS, "'forward' walks the groups from first to last.")
     return cast(Direction, direction)
-
-
-def _checked_conditioning(conditioning: str) -> Conditioning:
-    if conditioning not in CONDITIONINGS:
-        advice = "'log_alpha' is the paper's generator; 'gates' is what its formula says."
-        raise unknown("conditioning", conditioning, CONDITIONINGS, advice)
-    return cast(Conditioning, conditioning)
 
 
 # -- generators by name ------------------------------------------------------------------------------------------------
@@ -287,7 +245,6 @@ def make_generator(
     preset: str | Preset = "default",
     start: float | None = None,
     rng: torch.Generator | None = None,
-    conditioning: str = "log_alpha",
 ) -> Generator:
     """Create a generator by its name.
 
@@ -298,7 +255,6 @@ def make_generator(
         preset: one of :data:`~depl0.gates.generators.presets.PRESETS`, or one of your own.
         start: the initial log α of every gate, if the preset has one.
         rng: random generator of the initialisation. By default PyTorch's global one is used.
-        conditioning: the input of each group: the ``"log_alpha"`` of the previous group, or its ``"gates"``.
 
     >>> generator = make_generator("fc", [2, 3], start=4.0)
     >>> generator().detach()
@@ -309,4 +265,4 @@ def make_generator(
     if start is not None:
         chosen = chosen.with_start(start)
     with wrap_user_errors("generator", name) if ":" in name else nullcontext():
-        return generator(sizes, direction, chosen, rng, conditioning)
+        return generator(sizes, direction, chosen, rng)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Callable
 from typing import cast, final
 
 import torch
@@ -125,10 +124,6 @@ class Independent(Generator):
 
     def forward(self) -> Tensor:
         """Return the flat log α of all gates in plan order."""
-        return self.log_alpha.view(-1)
-
-    def on_gates(self, draw: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Return the same log α as :meth:`forward`, because no gate depends on another one."""
         return self.log_alpha.view(-1)
 
     @torch.no_grad()
