@@ -11,7 +11,6 @@ import os
 import platform
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, TypeAlias, final
@@ -23,13 +22,13 @@ from torch.utils import _pytree as pytree
 from depl0._util.io import atomic_write
 from depl0._util.metric import ACCURACY, Metric
 from depl0._util.optional import require
-from depl0.analysis.recording import quiet
 from depl0.equivalence.comparison import INT8_FILES
-from depl0.errors import Depl0Error, ExportError, InputError
+from depl0.errors import ExportError, InputError
 from depl0.export.onnx import Onnx, export_onnx
-from depl0.export.targets import Request, Target, numbered
+from depl0.export.targets import Request, Target, numbered, tool_errors
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import check_host, evaluation_mode, first_line, run_checked
+from depl0.host.network import check_host, evaluation_mode, run_checked
+from depl0.latency import open_session
 
 Run: TypeAlias = Callable[..., Any]
 """has the signature of the network and returns its outputs, on the CPU"""
@@ -110,7 +109,7 @@ def quantize_onnx(
     with evaluation_mode(module), torch.no_grad():
         outputs = run_checked(module, ExampleInputs.of(example))
     original = export_onnx(module, example, opset=opset, dynamic_batch=dynamic_batch)
-    with _quantization_errors():
+    with tool_errors("ONNX Runtime cannot quantize the network", "export it in float"):
         proto = _quantize(original, inputs, bits)
         run = _open(proto.SerializeToString(), outputs)
     before = None if score is None else score(_open(original, outputs))
@@ -211,10 +210,7 @@ def _open(data: bytes, like: Any) -> Run:
         data: the file.
         like: outputs of the network, whose structure is that of the callable's outputs.
     """
-    runtime = require("onnxruntime", "onnxruntime", "to run ONNX files", extra="export")
-    options = runtime.SessionOptions()
-    options.log_severity_level, options.intra_op_num_threads = 3, torch.get_num_threads()
-    session = runtime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    session = open_session(data, torch.device("cpu"), torch.get_num_threads())
     names, (first, *_) = [value.name for value in session.get_inputs()], session.get_inputs()[0].shape
     size = first if isinstance(first, int) else None
     leaves, structure = pytree.tree_flatten(like)
@@ -239,21 +235,6 @@ def _of_size(inputs: tuple[Tensor, ...], size: int | None) -> Iterator[tuple[tup
         if size is not None and rows < size:
             part = tuple(tensor[[*range(rows), *[rows - 1] * (size - rows)]] for tensor in part)
         yield part, rows
-
-
-@contextmanager
-def _quantization_errors() -> Iterator[None]:
-    """Silence ONNX Runtime's tools, and raise what fails in them as an ExportError."""
-    try:
-        with quiet():
-            yield
-    except (Depl0Error, OSError, MemoryError):
-        raise
-    except Exception as error:  # anything that the tools raise
-        raise ExportError(
-            f"ONNX Runtime cannot quantize the network: {type(error).__name__}: {first_line(error)}",
-            hint="export it in float; the original error is chained to this one.",
-        ) from error
 
 
 X86 = ("x86_64", "amd64")

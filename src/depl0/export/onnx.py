@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from depl0._util.io import atomic_write
 from depl0._util.optional import require
-from depl0.analysis.recording import module_path, quiet
+from depl0.analysis.recording import quiet
 from depl0.errors import ExportError, InputError
 from depl0.export.program import BATCH, capture, input_names, output_names
 from depl0.export.targets import Request, Target, reader_program, register
@@ -53,13 +52,7 @@ def network(*arrays):
 
     def encode(self, request: Request) -> bytes:
         """Record the network and translate it."""
-        return export_onnx(
-            request.module,
-            ExampleInputs(request.example, {}),
-            opset=request.opset,
-            dynamic_batch=request.dynamic_batch,
-            metadata=request.metadata,
-        )
+        return onnx_bytes(request.record(has_opset=True), opset=request.opset, metadata=request.metadata)
 
 
 def export_onnx(
@@ -174,47 +167,18 @@ def _forget_sources(proto: Any) -> None:
         entry.doc_string = ""
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
-
-
 def _refusal(error: BaseException) -> ExportError:
-    """Return the error that names the unsupported operator and its layer."""
-    causes = _causes(error)
-    node = next((node for cause in reversed(causes) if (node := _node_of(cause)) is not None), None)
-    path = module_path(node) if node is not None else None
-    place = f"layer {path}" if path else "the network's own forward" if node is not None else "an unknown layer"
+    """Return the error that names the unsupported operator."""
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None:
+        causes.append(cause)
     missing = re.search(r"No ONNX function found for <OpOverload\(op='([^']+)'", "\n".join(map(str, causes)))
     if missing:
         return ExportError(
-            f"ONNX has no operator for {_operator(node) or missing.group(1)}, which is used in {place}.",
+            f"ONNX has no operator for {missing.group(1)}, which the network uses.",
             hint="replace it in the network by operators that ONNX has, or export as pt2.",
         )
-    deepest = causes[-1]
     return ExportError(
-        f"the network cannot be translated to ONNX: {type(deepest).__name__} in {place}: {first_line(deepest)}",
+        f"the network cannot be translated to ONNX: {type(causes[-1]).__name__}: {first_line(causes[-1])}",
         hint="export as pt2, or replace the layer; the original error is chained to this one.",
     )
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    causes = []
-    while error is not None:
-        causes.append(error)
-        error = error.__cause__
-    return causes
-
-
-def _node_of(error: BaseException) -> fx.Node | None:
-    """Return the node that failed to translate. The exporter's error contains its text, but not its layer."""
-    for frame, _ in traceback.walk_tb(error.__traceback__):
-        node = frame.f_locals.get("node")
-        if isinstance(node, fx.Node):
-            return node
-    return None
-
-
-def _operator(node: fx.Node | None) -> str:
-    """Return the operator that the network called, before it was decomposed."""
-    if node is None:
-        return ""
-    return str(node.meta.get("original_aten") or node.target).removesuffix(".default")

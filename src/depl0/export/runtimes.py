@@ -9,12 +9,9 @@ from typing import Any, ClassVar, final
 
 from depl0._util.optional import install_command, require
 from depl0.analysis.recording import quiet
-from depl0.errors import ExportError, InputError, NotInstalledError
+from depl0.errors import NotInstalledError
 from depl0.export.onnx import Onnx
-from depl0.export.program import capture
-from depl0.export.targets import CALL_TORCH, Request, Target, reader_program, register
-from depl0.host.inputs import ExampleInputs
-from depl0.host.network import first_line
+from depl0.export.targets import CALL_TORCH, Request, Target, reader_program, register, tool_errors
 
 
 @final
@@ -46,24 +43,16 @@ def network(*arrays):
         openvino, data = _openvino(), Onnx().encode(request)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"model{self.suffix}"
-            try:
-                with quiet():
-                    model = openvino.convert_model(io.BytesIO(data))
-                    for key, value in request.metadata.items():
-                        model.set_rt_info(value, ["depl0", key.removeprefix("depl0.")])
-                    openvino.save_model(model, file, compress_to_fp16=False)
-            except Exception as error:  # OpenVINO raises various exceptions for missing operators
-                raise ExportError(
-                    f"OpenVINO cannot translate the network: {first_line(error)}", hint="export it as onnx."
-                ) from error
+            with tool_errors("OpenVINO cannot translate the network", "export it as onnx"):
+                model = openvino.convert_model(io.BytesIO(data))
+                for key, value in request.metadata.items():
+                    model.set_rt_info(value, ["depl0", key.removeprefix("depl0.")])
+                openvino.save_model(model, file, compress_to_fp16=False)
             return {part.suffix: part.read_bytes() for part in Path(folder).iterdir()}
 
 
 def _openvino() -> Any:
     return require("openvino", "openvino", "for OpenVINO files", extra="openvino")
-
-
-_PARTITIONER = "executorch.backends.xnnpack.partition.xnnpack_partitioner"
 
 
 @final
@@ -86,29 +75,25 @@ module = lambda *tensors: method.execute(tensors)
 
     def check_installed(self) -> None:
         """Check that ExecuTorch and everything it needs to write a file are installed."""
-        try:
-            with quiet():
-                for module in ("executorch.exir", _PARTITIONER):
-                    require(module, "executorch", "for ExecuTorch files", extra="executorch")
-        except NotInstalledError:
-            raise
-        except ImportError as error:
-            raise NotInstalledError(
-                f"executorch is installed, but cannot be imported: {error}.", hint=install_command("executorch")
-            ) from error
+        _executorch()
 
     def encode(self, request: Request) -> bytes:
         """Record the network and lower it to XNNPACK, which folds batch norms."""
-        if request.opset is not None:
-            raise InputError("opset is only for ONNX files.", hint="leave opset out.")
-        program = capture(request.module, ExampleInputs(request.example, {}), dynamic_batch=request.dynamic_batch)
-        try:
-            with quiet():
-                exir = require("executorch.exir", "executorch", "for ExecuTorch files", extra="executorch")
-                backend = require(_PARTITIONER, "executorch", "for ExecuTorch files", extra="executorch")
-                lowered = exir.to_edge_transform_and_lower(program, partitioner=[backend.XnnpackPartitioner()])
-                return bytes(lowered.to_executorch().buffer)
-        except Exception as error:  # ExecuTorch raises various exceptions for missing operators
-            raise ExportError(
-                f"ExecuTorch cannot translate the network: {first_line(error)}", hint="export it as pt2."
-            ) from error
+        program = request.record()
+        exir, partitioner = _executorch()
+        with tool_errors("ExecuTorch cannot translate the network", "export it as pt2"):
+            lowered = exir.to_edge_transform_and_lower(program, partitioner=[partitioner.XnnpackPartitioner()])
+            return bytes(lowered.to_executorch().buffer)
+
+
+def _executorch() -> list[Any]:
+    modules = ("executorch.exir", "executorch.backends.xnnpack.partition.xnnpack_partitioner")
+    try:
+        with quiet():
+            return [require(name, "executorch", "for ExecuTorch files", extra="executorch") for name in modules]
+    except NotInstalledError:
+        raise
+    except ImportError as error:
+        raise NotInstalledError(
+            f"executorch is installed, but cannot be imported: {error}.", hint=install_command("executorch")
+        ) from error

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
 from depl0._util.registry import Registry
 from depl0._util.user_code import load_class
+from depl0.analysis.recording import quiet
 from depl0.equivalence.comparison import FILES
-from depl0.errors import ExportError
-from depl0.host.network import evaluation_mode
+from depl0.errors import Depl0Error, ExportError, InputError
+from depl0.export.program import capture
+from depl0.host.inputs import ExampleInputs
+from depl0.host.network import evaluation_mode, first_line
 
 RANDOM_CASES = 3
 OTHER_BATCHES = (1, 3)
@@ -31,6 +36,12 @@ class Request:
     metadata: Mapping[str, str] = field(default_factory=dict)
     opset: int | None = None
     dynamic_batch: bool = False
+
+    def record(self, *, has_opset: bool = False) -> ExportedProgram:
+        """Record the network's graph; raise InputError if there is an opset and the format has none."""
+        if self.opset is not None and not has_opset:
+            raise InputError("opset is only for ONNX files.", hint="leave opset out.")
+        return capture(self.module, ExampleInputs(self.example, {}), dynamic_batch=self.dynamic_batch)
 
     def cases(self) -> list[tuple[Tensor, ...]]:
         """Return random inputs, with several batch sizes if the batch size is free."""
@@ -57,6 +68,21 @@ class Request:
                 hint="its training has diverged: look for NaN in its parameters.",
             )
         return tensors
+
+
+@contextmanager
+def tool_errors(failure: str, hint: str) -> Iterator[None]:
+    """Silence the tools of another package, and raise what fails in them as an ExportError."""
+    try:
+        with quiet():
+            yield
+    except (Depl0Error, OSError, MemoryError):
+        raise
+    except Exception as error:  # anything that the tools raise
+        raise ExportError(
+            f"{failure}: {type(error).__name__}: {first_line(error)}",
+            hint=f"{hint}; the original error is chained to this one.",
+        ) from error
 
 
 class Target(abc.ABC):

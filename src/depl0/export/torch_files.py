@@ -14,9 +14,7 @@ from torch.export import ExportedProgram
 
 from depl0.analysis.recording import quiet
 from depl0.errors import InputError
-from depl0.export.program import capture
 from depl0.export.targets import CALL_TORCH, Request, Target, reader_program, register
-from depl0.host.inputs import ExampleInputs
 
 METADATA = "metadata.json"
 """the extra file of an archive that holds the metadata"""
@@ -33,10 +31,7 @@ class Pt2(Target):
 
     def encode(self, request: Request) -> bytes:
         """Record the network and pack it."""
-        if request.opset is not None:
-            raise InputError("opset is only for ONNX files.", hint="leave opset out.")
-        program = capture(request.module, ExampleInputs(request.example, {}), dynamic_batch=request.dynamic_batch)
-        return pack(program, request.metadata)
+        return pack(request.record(), request.metadata)
 
 
 def pack(program: ExportedProgram, metadata: Mapping[str, str] | None = None) -> bytes:
