@@ -9,8 +9,8 @@ for the 4,224 filters of VGG16. Here LeNet-5 runs every generator, at a budget o
 
 Biases. (12) and table 5 print none. Like the authors' code, every layer of a generator has a bias, and the last one
 starts from N(3, 0.01), so that gates start open: FC(c1, c2) has c2 of them, FC(c1, 2·c2) FC(2·c2, c2) 2·c2 + c2, each
-Conv1d one. The paper's LSTM has one output for all gates, and so one bias for all: ``lstm-shared``. (``lstm`` has a
-learned bias for each gate, and is not the paper's.) ``bias`` is FC with its weights held at 0, a control.
+Conv1d one. The paper's LSTM has one output for all gates, and so one bias for all: ``lstm-shared``. ``bias`` is FC
+with its weights held at 0, a control.
 """
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def test_trained_networks_are_scored_unless_gates_are_asked_for() -> None:
     trained = chosen_recipe(model="resnet20", data="digits", weights="w.safetensors")
     assert (trained.gates.method, trained.search.compensate) == ("reconstruction", True)
     assert trained.finetune.schedule == "continued" and distill_share(trained, task_of(trained)) == 0.9
-    asked: list[dict[str, Any]] = [{"set_": ["gates.generator=lstm"]}, {"method": "dep-l0"}]
+    asked: list[dict[str, Any]] = [{"set_": ["gates.generator=lstm-shared"]}, {"method": "dep-l0"}]
     for options in asked:
         chosen = chosen_recipe(model="resnet20", data="digits", weights="w.safetensors", **options)
         assert chosen.gates.method == "dep-l0"

@@ -203,7 +203,7 @@ def test_the_published_form_closes_gates_at_random_before_training(preset, direc
 def test_all_generators_of_the_paper_are_known():
     of_the_paper = {"conv1d", "conv1d-deep", "fc", "fc-relu", "fc-tanh", "independent", "lstm-shared"}
     controls = {"bias"}
-    assert set(GENERATORS) == {*of_the_paper, *controls, "lstm"}
+    assert set(GENERATORS) == {*of_the_paper, *controls}
 
 
 def test_a_preset_of_ones_own_is_taken_as_it_is():

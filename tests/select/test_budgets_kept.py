@@ -40,7 +40,7 @@ CASES = [
     ("fc", "forward", "all", "macs"),
     ("fc", "backward", "inner", "params"),
     ("independent", "forward", "inner", "macs"),
-    ("lstm", "backward", "all", "params"),
+    ("lstm-shared", "backward", "all", "params"),
 ]
 
 

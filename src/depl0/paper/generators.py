@@ -5,9 +5,8 @@ Importing this registers them.
 
 from __future__ import annotations
 
-import abc
 import math
-from typing import cast, final
+from typing import ClassVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -23,16 +22,15 @@ _HIDDEN = 32
 class ConvolutionalGenerator(BoundedGenerator):
     """Computes log α_l = c·tanh(W_l·r + b_l). r is x_{l−1} after convolutions of one channel, each with a ReLU."""
 
-    @abc.abstractmethod
-    def depth(self) -> int:
-        """Return the number of convolutions of each group."""
+    depth: ClassVar[int]
+    """Number of convolutions of each group."""
 
     def build(self, rng: torch.Generator | None) -> None:
         """Create the convolutions and one fully connected layer for each group."""
         convolutions, output = {}, {}
         for group in self.order():
             convolutions[group] = nn.Sequential()
-            for place in range(self.depth()):
+            for place in range(self.depth):
                 convolutions[group].append(_convolution(place, self.preset, rng)).append(nn.ReLU())
             output[group] = output_layer(self.inputs(group), self.sizes[group], self.preset, rng)
         self.convolutions = nn.ModuleList(convolutions[group] for group in sorted(convolutions))
@@ -53,9 +51,7 @@ class ConvolutionalGenerator(BoundedGenerator):
 class Conv1d(ConvolutionalGenerator):
     """One convolution: Conv1d ReLU FC."""
 
-    def depth(self) -> int:
-        """Return the number of convolutions of each group."""
-        return 1
+    depth = 1
 
 
 @register("conv1d-deep")
@@ -63,9 +59,7 @@ class Conv1d(ConvolutionalGenerator):
 class DeepConv1d(ConvolutionalGenerator):
     """Three convolutions: Conv1d ReLU Conv1d ReLU Conv1d ReLU FC."""
 
-    def depth(self) -> int:
-        """Return the number of convolutions of each group."""
-        return 3
+    depth = 3
 
 
 @torch.no_grad()
@@ -88,105 +82,59 @@ def _convolution(place: int, preset: Preset, rng: torch.Generator | None) -> nn.
     return layer
 
 
-class RecurrentGenerator(BoundedGenerator):
-    """Computes log α_k = c·tanh(w·h_k + b_k) with h_k, m_k = LSTM(x_{k−1}, h_{k−1}, m_{k−1}), gate after gate.
+@register("lstm-shared")
+@final
+class SharedLSTM(BoundedGenerator):
+    """Computes log α_k = c·tanh(w·h_k + b) with h_k, m_k = LSTM(x_{k−1}, h_{k−1}, m_{k−1}), gate after gate.
 
     x_{k−1} is the value that the previous gate passes on, also within a group. A group receives the last gate's value
-    and the memory (h, m) of the previous group. Weights are shared by all gates. The preset's ``carry_gradient`` acts
-    on the values passed on, and on the memory between groups.
+    and the memory (h, m) of the previous group. All weights and the bias are shared by all gates, so gates differ only
+    by the inputs and the memory that they receive. The preset's ``carry_gradient`` acts on the values passed on, and on
+    the memory between groups.
+
+    The published presets need nothing else. :meth:`start_from` must be able to set any log α, so it sets constants that
+    are added gate by gate and never learned.
 
     Its time is proportional to the number of gates. The paper found it too slow, and not to converge, for the 4,224
     gates of VGG16.
     """
 
-    @abc.abstractmethod
-    def build_biases(self, rng: torch.Generator | None) -> None:
-        """Create the biases that are added to w·h."""
-
-    @abc.abstractmethod
-    def common(self) -> Tensor | None:
-        """Return the bias shared by all gates, or None if there is none."""
+    offsets: Tensor
 
     def build(self, rng: torch.Generator | None) -> None:
-        """Create one cell, one output weight, and the biases."""
+        """Create one cell, one output weight, one bias, and the constants, which are 0."""
         self.cell = nn.LSTMCell(1, _HIDDEN, dtype=torch.float32, device="meta").to_empty(device="cpu")
         with torch.no_grad():
             for parameter in self.cell.parameters():
                 parameter.uniform_(-1 / math.sqrt(_HIDDEN), 1 / math.sqrt(_HIDDEN), generator=rng)
         self.weight = nn.Parameter(torch.empty(1, _HIDDEN, dtype=torch.float32))
-        self.build_biases(rng)
-
-    def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Return w·h + b for each gate of a group."""
-        return self._walk(self.bias(group), None, previous, memory)
-
-    def set_pre_activation(self, group: int, wanted: Tensor, previous: Tensor, memory: Memory) -> None:
-        """Set the biases one after the other, because each determines the input of the next gate."""
-        self._walk(self.bias(group), wanted, previous, memory)
-
-    def _walk(self, biases: Tensor, wanted: Tensor | None, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Step through the gates of one group. With ``wanted`` pre-activations, set each bias on the way."""
-        scale = 1 / _HIDDEN if self.preset.mean_input else 1.0
-        hidden, cell = map(self.scale_gradient, memory) if memory else self.weight.new_zeros(2, _HIDDEN)
-        value, common = previous[-1:], self.common()
-        pre_activations = []
-        for gate, bias in enumerate(torch.split(biases, 1)):
-            hidden, cell = self.cell(value, (hidden, cell))
-            if wanted is not None:
-                bias.copy_(wanted[gate] - torch.mv(self.weight, hidden * scale) - (0.0 if common is None else common))
-            whole = bias if common is None else bias + common
-            pre_activations.append(torch.addmv(whole, self.weight, hidden * scale))
-            value = self.feed_squashed(torch.tanh(pre_activations[-1]))
-        return torch.cat(pre_activations), (hidden, cell)
-
-    def _of_group(self, flat: Tensor, group: int) -> Tensor:
-        return flat.narrow(0, sum(self.sizes[:group]), self.sizes[group])
-
-
-@register("lstm")
-@final
-class LSTM(RecurrentGenerator):
-    """Has one learned bias b_k for each gate, so that it can start from any log α and reach any other."""
-
-    def build_biases(self, rng: torch.Generator | None) -> None:
-        """Create a bias for each gate."""
-        self.biases = nn.Parameter(torch.empty(sum(self.sizes), dtype=torch.float32))
-        draw_output_weight(self.weight, self.preset, rng)
-        for group in self.order():
-            draw_output_bias(self.bias(group), self.preset, rng)
-
-    def common(self) -> None:
-        """Return None, because every gate has its own bias."""
-
-    def bias(self, group: int) -> Tensor:
-        """Return the group's part of the biases."""
-        return self._of_group(self.biases, group)
-
-
-@register("lstm-shared")
-@final
-class SharedLSTM(RecurrentGenerator):
-    """Has one learned bias for all gates, b_k = b, as an LSTM with one output has.
-
-    Gates differ only by the inputs and the memory that they receive.
-
-    The published presets need nothing else. :meth:`start_from` must be able to set any log α, so it sets constants that
-    are added gate by gate and never learned.
-    """
-
-    offsets: Tensor
-
-    def build_biases(self, rng: torch.Generator | None) -> None:
-        """Create the shared bias, and the constants, which are 0."""
         self.shared = nn.Parameter(torch.empty(1, dtype=torch.float32))
         self.register_buffer("offsets", torch.zeros(sum(self.sizes), dtype=torch.float32))
         draw_output_weight(self.weight, self.preset, rng)
         draw_output_bias(self.shared, self.preset, rng)
 
-    def common(self) -> Tensor:
-        """Return the shared bias."""
-        return self.shared
-
     def bias(self, group: int) -> Tensor:
         """Return the group's part of the constants."""
-        return self._of_group(self.offsets, group)
+        return self.offsets.narrow(0, sum(self.sizes[:group]), self.sizes[group])
+
+    def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Return w·h + b for each gate of a group."""
+        return self._walk(group, None, previous, memory)
+
+    def set_pre_activation(self, group: int, wanted: Tensor, previous: Tensor, memory: Memory) -> None:
+        """Set the constants one after the other, because each determines the input of the next gate."""
+        self._walk(group, wanted, previous, memory)
+
+    def _walk(self, group: int, wanted: Tensor | None, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """Step through the gates of one group. With ``wanted`` pre-activations, set each constant on the way."""
+        scale = 1 / _HIDDEN if self.preset.mean_input else 1.0
+        hidden, cell = map(self.scale_gradient, memory) if memory else self.weight.new_zeros(2, _HIDDEN)
+        value = previous[-1:]
+        pre_activations = []
+        for gate, offset in enumerate(torch.split(self.bias(group), 1)):
+            hidden, cell = self.cell(value, (hidden, cell))
+            if wanted is not None:
+                offset.copy_(wanted[gate] - torch.mv(self.weight, hidden * scale) - self.shared)
+            pre_activations.append(torch.addmv(offset + self.shared, self.weight, hidden * scale))
+            value = self.feed_squashed(torch.tanh(pre_activations[-1]))
+        return torch.cat(pre_activations), (hidden, cell)

@@ -4,7 +4,7 @@ Each has three variants: the plain name is the paper's generator walked forward,
 ``-l0-hc`` has independent gates. The plain name of a recipe that starts from trained weights scores channels by
 reconstruction instead, which did better there.
 
-The paper's experiments as published are in :mod:`depl0.paper.recipes`.
+The paper's experiments as published are in ``paper/recipes.toml``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any, TypeAlias, final
 
 from depl0._util.registry import did_you_mean, load_plugins
 from depl0.app.recipes.recipe import Recipe
-from depl0.app.recipes.sections import GatesSection
 from depl0.app.recipes.toml import read_recipe, read_table, recipe_of
 from depl0.errors import InputError
 from depl0.gates.generators import Direction
@@ -39,10 +38,6 @@ class Variant:
     generator: str
     direction: Direction
 
-    def gates(self, **others: Any) -> GatesSection:
-        """Return the section [gates] of this variant."""
-        return GatesSection(method=self.method, generator=self.generator, direction=self.direction, **others)
-
 
 FORWARD = Variant("", "Dep-L0 forward", "dep-l0", "fc", "forward")
 BACKWARD = Variant("-backward", "Dep-L0 backward", "dep-l0", "fc", "backward")
@@ -53,13 +48,16 @@ Entry: TypeAlias = tuple[Callable[[Variant], Recipe], Variant, str]
 """factory of a recipe, its variant, and its title"""
 
 
-@cache
-def _built_in() -> dict[str, dict[str, Any]]:
-    """Return the tables of the built-in recipes by name, each with the fields of the recipe that it is ``like``."""
+def entries_of(path: Path) -> dict[str, Entry]:
+    """Return the recipes of a file by name: every variant of its tables (the comment in ``builtin.toml``)."""
     tables: dict[str, dict[str, Any]] = {}
-    for name, table in read_table(BUILT_IN).items():
+    for name, table in read_table(path).items():
         tables[name] = _merged(tables.get(table.pop("like", ""), {}), table)
-    return tables
+    return {
+        base + variant.suffix: (partial(_made, base, table), variant, table["title"])
+        for base, table in tables.items()
+        for variant in VARIANTS
+    }
 
 
 def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,9 +66,9 @@ def _merged(table: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, A
     return {**table, **changes, **inner}
 
 
-def _made(base: str, variant: Variant) -> Recipe:
-    """Return a variant of a built-in recipe."""
-    table = dict(_built_in()[base])
+def _made(base: str, table: dict[str, Any], variant: Variant) -> Recipe:
+    """Return a variant of the recipe in a table."""
+    table = dict(table)
     changes = table.pop("variants", {}).get(variant.suffix[1:], {})
     if variant is not FORWARD:
         gates = {"method": variant.method, "generator": variant.generator, "direction": variant.direction}
@@ -101,11 +99,7 @@ def for_trained(recipe: Recipe) -> Recipe:
 @cache
 def _entries() -> dict[str, Entry]:
     """Return every recipe by its name; other packages add recipes through the entry points ``depl0.recipes``."""
-    entries: dict[str, Entry] = {
-        base + variant.suffix: (partial(_made, base), variant, table["title"])
-        for base, table in _built_in().items()
-        for variant in VARIANTS
-    }
+    entries = entries_of(BUILT_IN)
     for more in load_plugins("depl0.recipes").values():
         entries |= more()
     return entries

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import abc
 import math
-from typing import cast, final
+from collections.abc import Callable
+from typing import ClassVar, cast, final
 
 import torch
 from torch import Tensor, nn
@@ -59,9 +59,8 @@ class Bias(BoundedGenerator):
 class TwoLayerFC(BoundedGenerator):
     """Computes log α_l = c·tanh(V_l·f(W_l·x_{l−1} + a_l) + b_l), with two hidden units for each gate (appendix B)."""
 
-    @abc.abstractmethod
-    def activation(self, hidden: Tensor) -> Tensor:
-        """Return the activation f of the hidden layer."""
+    activation: ClassVar[Callable[[Tensor], Tensor]]
+    """f"""
 
     def build(self, rng: torch.Generator | None) -> None:
         """Create two layers for each group."""
@@ -75,7 +74,7 @@ class TwoLayerFC(BoundedGenerator):
 
     def pre_activation(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """Return V·f(W·x + a) + b."""
-        hidden = self.activation(self.hidden[group](previous))
+        hidden = type(self).activation(self.hidden[group](previous))
         return cast(Affine, self.output[group])(hidden), memory
 
     def bias(self, group: int) -> Tensor:
@@ -88,9 +87,7 @@ class TwoLayerFC(BoundedGenerator):
 class FCReLU(TwoLayerFC):
     """Two layers with a ReLU between them: FC(c₁, 2·c₂) ReLU FC(2·c₂, c₂)."""
 
-    def activation(self, hidden: Tensor) -> Tensor:
-        """Return max(0, hidden)."""
-        return torch.relu(hidden)
+    activation = torch.relu
 
 
 @register("fc-tanh")
@@ -98,9 +95,7 @@ class FCReLU(TwoLayerFC):
 class FCTanh(TwoLayerFC):
     """Two layers with a tanh between them: FC(c₁, 2·c₂) tanh FC(2·c₂, c₂)."""
 
-    def activation(self, hidden: Tensor) -> Tensor:
-        """Return tanh(hidden)."""
-        return torch.tanh(hidden)
+    activation = torch.tanh
 
 
 @register("independent")
