@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,8 @@ def measure(name: str, budget: float, round_to: int, size: int) -> dict[str, Any
         "image_size": size,
         "budget": budget,
         "round_to": round_to,
-        "attempts": [asdict(attempt) for attempt in found.attempts],
-        "measured_when_frozen": found.measured,
+        "attempts": found["attempts"],
+        "measured_when_frozen": found["measured"],
         "measured": share,
         "measured_of_medians": medians["compact"].median / medians["dense"].median,
         "dense_ms": 1000 * medians["dense"].median,

@@ -6,10 +6,8 @@ other devices, wall-clock time is measured.
 
 from __future__ import annotations
 
-import os
 import platform
 import random
-import shutil
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -139,17 +137,11 @@ def speedup(reference: Sequence[float], seconds: Sequence[float]) -> Speedup:
     rounds = pairs.shape[1]
     rng = torch.Generator().manual_seed(0)
     drawn = pairs[:, torch.randint(rounds, (RESAMPLED, rounds), generator=rng)]  # (2, resampled, rounds)
-    before, after = _median(torch.cat([pairs[:, None], drawn], dim=1))
+    before, after = torch.quantile(torch.cat([pairs[:, None], drawn], dim=1), 0.5, dim=-1)
     found = before / after
     ratio = float(found[0])
     low, high = torch.quantile(found[1:], torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
     return Speedup(ratio, min(low, ratio), max(high, ratio))
-
-
-def _median(values: Tensor) -> Tensor:
-    """Return the median over the last dimension, the mean of the middle two for an even number."""
-    ordered, middle = values.sort().values, values.shape[-1] // 2
-    return (ordered[..., middle] + ordered[..., -middle - 1]) / 2
 
 
 def clock_for(device: torch.device, threads: int | None = None) -> Callable[[], float]:
@@ -182,8 +174,6 @@ def eager(model: Callable[..., object], example: ExampleInputs) -> Call:
 
 def compiled(model: nn.Module, example: ExampleInputs) -> Call:
     """Call the network through torch.compile, compiled for exactly these inputs."""
-    if _device(example).type == "cpu" and not _compiler():
-        raise Skipped("torch.compile needs a C++ compiler, and none was found (set CXX, or install g++).")
     torch.compiler.reset()
     call = eager(torch.compile(model, dynamic=False), example)
     try:
@@ -195,13 +185,14 @@ def compiled(model: nn.Module, example: ExampleInputs) -> Call:
 
 def onnx_runtime(model: nn.Module, example: ExampleInputs) -> Call:
     """Run the network, exported, in ONNX Runtime, with torch's number of threads."""
-    require_runtime(_device(example))  # before the export, which is slow
+    device = example.tensors()[0].device
+    require_runtime(device)  # before the export, which is slow
     try:
         with evaluation_mode(model), torch.inference_mode(False), torch.no_grad():  # recording needs ordinary tensors
             example = example.map_tensors(Tensor.clone)
             program = torch.onnx.export(model, example.args, kwargs=example.kwargs, dynamo=True, verbose=False)
         assert program is not None
-        session = open_session(program.model_proto.SerializeToString(), _device(example), torch.get_num_threads())
+        session = open_session(program.model_proto.SerializeToString(), device, torch.get_num_threads())
     except Exception as error:  # any failure of the exporter
         raise Skipped(f"the export failed with {type(error).__name__}: {first_line(error)}") from error
     feed = {entry.name: t.cpu().numpy() for entry, t in zip(session.get_inputs(), example.tensors(), strict=True)}
@@ -245,14 +236,6 @@ def session_call(file: bytes, inputs: Tensor, threads: int) -> Call:
     return lambda: session.run(None, feed)
 
 
-def _device(example: ExampleInputs) -> torch.device:
-    return example.tensors()[0].device
-
-
-def _compiler() -> str | None:
-    return next(filter(None, map(shutil.which, (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cl"))), None)
-
-
 # -- comparison --------------------------------------------------------------------------------------------------------
 
 
@@ -273,15 +256,6 @@ class Timing:
     """Speed-up over the first network, with its interval; None for the first network itself."""
 
 
-@dataclass(frozen=True)
-class Omitted:
-    """A measurement that was not possible, with the reason."""
-
-    backend: str
-    batch: int
-    reason: str
-
-
 def compare(
     networks: Mapping[str, nn.Module],
     backends: Sequence[str],
@@ -290,10 +264,13 @@ def compare(
     *,
     repeats: int = 200,
     seconds: float = 10.0,
-) -> tuple[list[Timing], list[Omitted]]:
-    """Time all networks on each backend and batch size, interleaved; the first network is the reference."""
+) -> tuple[list[Timing], list[dict[str, Any]]]:
+    """Time all networks on each backend and batch size, interleaved; the first network is the reference.
+
+    The second list holds backend, batch and reason of the measurements that were not possible.
+    """
     timings: list[Timing] = []
-    omitted: list[Omitted] = []
+    omitted: list[dict[str, Any]] = []
     with evaluation_mode(*networks.values()), torch.inference_mode():
         for batch in batches:
             inputs = make_inputs(batch)
@@ -302,24 +279,15 @@ def compare(
                 try:
                     calls = {name: BACKENDS[backend](model, example) for name, model in networks.items()}
                 except Skipped as skipped:
-                    omitted.append(Omitted(backend, batch, str(skipped)))
+                    omitted.append({"backend": backend, "batch": batch, "reason": str(skipped)})
                     continue
-                timings += time_calls(calls, backend, batch, inputs.device, repeats, seconds)
+                times = interleave(calls, inputs.device, repeats, seconds)
+                first = next(iter(times))
+                for name, values in times.items():
+                    found, faster = summarise(values), None if name == first else speedup(times[first], values)
+                    rounds = len(values)
+                    timings.append(Timing(backend, batch, name, found.median, found.spread, found.best, rounds, faster))
     return timings, omitted
-
-
-def time_calls(
-    calls: Mapping[str, Call], backend: str, batch: int, device: torch.device, repeats: int, seconds: float
-) -> list[Timing]:
-    """Time calls interleaved; the first is the reference."""
-    times = interleave(calls, device, repeats, seconds)
-    first = next(iter(times))
-    timings = []
-    for name, values in times.items():
-        found = summarise(values)
-        faster = None if name == first else speedup(times[first], values)
-        timings.append(Timing(backend, batch, name, found.median, found.spread, found.best, len(values), faster))
-    return timings
 
 
 # -- the machine -------------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ statistics.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -97,14 +97,11 @@ def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> t
         gated.start_from(scores)
     if config.budget is None or config.of != "latency":
         return select_gates(gated.snapshot(), config, scores), None
-    found, record = torch.zeros(gated.plan.num_gates + 1, device=gated.device), {}
+    record: dict[str, Any] = {}
+    found = torch.zeros(gated.plan.num_gates + 1, device=gated.device)
     if is_first():
-        result = select_within_latency(gated.snapshot(), config, scores)
-        found = torch.cat([result.selection.gates, torch.tensor([float(result.selection.forced)])]).to(gated.device)
-        record = {
-            "measured": result.measured,
-            "attempts": [asdict(attempt) for attempt in result.attempts],
-        }
+        selection, record = select_within_latency(gated.snapshot(), config, scores)
+        found = torch.cat([selection.gates, torch.tensor([float(selection.forced)])]).to(gated.device)
     found = broadcast(found).cpu()
     return Selection(found[:-1], int(found[-1])), record
 

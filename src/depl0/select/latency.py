@@ -7,7 +7,7 @@ budget.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -23,42 +23,26 @@ CLOSE = 0.03
 """Relative tolerance: a measured time that is at most this far below the budget is accepted."""
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One selection: its MAC budget, and the measured fraction of the original time."""
+def select_within_latency(
+    network: Snapshot, config: GateConfig, scores: Tensor | None = None
+) -> tuple[Selection, dict[str, Any]]:
+    """Select gates whose pruned model takes at most ``config.budget`` of the host's time, as measured.
 
-    macs: float
-    measured: float
-
-
-@dataclass(frozen=True)
-class MeasuredSelection:
-    """The selected gates and the attempts of the search."""
-
-    selection: Selection
-    attempts: tuple[Attempt, ...]
-    chosen: int
-
-    @property
-    def measured(self) -> float:
-        """Return the measured fraction of the original time."""
-        return self.attempts[self.chosen].measured
-
-
-def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor | None = None) -> MeasuredSelection:
-    """Select gates whose pruned model takes at most ``config.budget`` of the host's time, as measured."""
+    The second value is a record of the search: the fraction of the time that was ``measured``, and all ``attempts``,
+    each with the fraction of the ``macs`` that it was given.
+    """
     budget = config.budget
     assert budget is not None and config.of == "latency"
     by_macs = config.changed(of="macs")
     minimum = minimum_share(network, by_macs)
     share, too_fast, too_slow = max(budget, minimum), 0.0, float("inf")
-    attempts: list[Attempt] = []
+    attempts: list[dict[str, float]] = []
     found: list[Selection] = []
     for _ in range(TRIES):
         selection = select_gates(network, by_macs.changed(budget=share), scores)
         compact = network.extract(selection.gates, config.remove_blocks)
         measured = measured_share(compact, network.host, network.example, config.runtime)
-        attempts.append(Attempt(share, measured))
+        attempts.append({"macs": share, "measured": measured})
         found.append(selection)
         if measured > budget:
             too_slow = min(too_slow, share)
@@ -72,8 +56,9 @@ def select_within_latency(network: Snapshot, config: GateConfig, scores: Tensor 
         if max(aimed, minimum) == share:
             break
         share = min(max(aimed, minimum), 1.0)
-    chosen = _best(attempts, budget)
-    return MeasuredSelection(found[chosen], tuple(attempts), chosen)
+    times = [attempt["measured"] for attempt in attempts]
+    measured = max((time for time in times if time <= budget), default=min(times))
+    return found[times.index(measured)], {"measured": measured, "attempts": attempts}
 
 
 def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs, runtime: Runtime = "pytorch") -> float:
@@ -91,11 +76,3 @@ def measured_share(compact: nn.Module, dense: nn.Module, example: ExampleInputs,
             ) from error
         times = interleave(calls, example.tensors()[0].device, repeats=30, seconds=15.0)
     return ratio(times["compact"], times["dense"])
-
-
-def _best(attempts: list[Attempt], budget: float) -> int:
-    """Return the slowest attempt within the budget, or the fastest if none is."""
-    within = [number for number, attempt in enumerate(attempts) if attempt.measured <= budget]
-    if within:
-        return max(within, key=lambda number: attempts[number].measured)
-    return min(range(len(attempts)), key=lambda number: attempts[number].measured)

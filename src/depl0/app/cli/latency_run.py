@@ -76,7 +76,7 @@ def measure(
             for name, found in costs.items()
         },
         "timings": [_entry(timing) for timing in timings],
-        "skipped": [dataclasses.asdict(entry) for entry in omitted],
+        "skipped": omitted,
     }
 
 

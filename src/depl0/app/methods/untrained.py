@@ -5,6 +5,8 @@ Channels are ordered by the norms of their filters within every group, so that a
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import Tensor, nn
 
 from depl0.app.methods.base import rank_within_groups
@@ -12,7 +14,7 @@ from depl0.app.methods.weights import sum_over_filters
 from depl0.gated import GatedModel, attach
 from depl0.gates.threshold import BudgetKind
 from depl0.select.gates import check_budget, select_gates
-from depl0.select.latency import MeasuredSelection, select_within_latency
+from depl0.select.latency import select_within_latency
 
 
 def rank_scores(gated: GatedModel) -> Tensor:
@@ -29,11 +31,10 @@ def attach_untrained(model: nn.Module, example: Tensor, groups: str = "all") -> 
 
 def cut_untrained(
     gated: GatedModel, budget: float, of: BudgetKind = "macs", round_to: int = 1
-) -> tuple[nn.Module, MeasuredSelection | None]:
+) -> tuple[nn.Module, dict[str, Any] | None]:
     """Return the compact network that meets a budget; for latency, also the record of the latency search."""
     gated.free_gates()
     network, config = gated.snapshot(), gated.config.changed(budget=budget, of=of, round_to=round_to)
     check_budget(network, config)
-    found = select_within_latency(network, config) if of == "latency" else None
-    gates = select_gates(network, config).gates if found is None else found.selection.gates
-    return network.extract(gates, config.remove_blocks), found
+    found, record = select_within_latency(network, config) if of == "latency" else (select_gates(network, config), None)
+    return network.extract(found.gates, config.remove_blocks), record
