@@ -1,6 +1,7 @@
 """Measure the overhead of gates in a training step: time, operators and memory.
 
     python benchmarks/step.py OUT --model resnet56 --model vgg16 --repeats 15 --threads 1
+    python benchmarks/step.py OUT --parts --model resnet56 --batch 64 --repeats 25 --threads 1
 
 The step is the same as in ``depl0 prune``: the same optimizers, loss and budget. All variants are timed alternately in
 one process, so that noise affects all of them equally.
@@ -42,9 +43,10 @@ from depl0.app.training.search import SearchPhase
 from depl0.app.training.session import Session
 from depl0.app.training.setup import attach_for, gate_config
 from depl0.app.training.tracking import Trackers
-from depl0.gated import GatedModel
+from depl0.gated import GatedModel, attach
 from depl0.gates.generators import make_generator
 from depl0.host.inputs import ExampleInputs
+from depl0.search.search import Search
 
 STEPS_PER_EPOCH = 391
 """as CIFAR-10 has at batch 128: a budget moves its threshold once in every step of such a search"""
@@ -263,6 +265,48 @@ def bench_step(
         yield result
 
 
+def measure_parts(model: str, batch: int, repeats: int) -> dict[str, tuple[float, float, float]]:
+    """Return milliseconds of CPU time that a penalty and a budget add to a step: median, and the middle half.
+
+    The difference of whole steps is lost in their noise. Therefore the added operations are timed inside steps of the
+    given batch size, with the caches as the network leaves them: the call of ``gated.penalty``, its backward pass
+    (which autograd runs before that of the network), and ``search.step``, which moves the threshold.
+    """
+    images = torch.randn(batch, *IMAGE_SHAPE, generator=torch.Generator().manual_seed(0))
+    labels = torch.randint(CLASSES, (batch,), generator=torch.Generator().manual_seed(0))
+    found: dict[str, list[float]] = {"no penalty": [], "penalty": [], "budget": []}
+    trained = {}
+    for mode in found:
+        host = factory(model, CLASSES, *IMAGE_SHAPE[:2])()
+        gated = attach(host, images[:1], budget=0.5 if mode == "budget" else None).train()
+        weights, gates = gated.parameter_groups(lr=0.1, steps=4000)
+        optimizers = [torch.optim.SGD([weights], momentum=0.9), torch.optim.Adam([gates])]
+        search = (
+            Search(gated, 4000, optimizers=optimizers, warmup=0.0, first_scores="none") if mode == "budget" else None
+        )
+        trained[mode] = gated, optimizers, search
+    for _ in range(repeats + 2):
+        for mode, (gated, optimizers, search) in trained.items():
+            begin = time.thread_time()
+            if search is not None:
+                search.step()
+            before = time.thread_time() - begin
+            loss = nn.functional.cross_entropy(gated(images), labels)
+            reached: list[float] = []
+            assert loss.grad_fn is not None
+            loss.grad_fn.register_prehook(lambda _, reached=reached: reached.append(time.thread_time()))
+            begin = time.thread_time()
+            total = loss + 0.1 * gated.penalty("macs") if mode == "penalty" else loss * 1.0
+            total.backward()
+            found[mode].append(1000 * (before if search is not None else reached[0] - begin))
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+    pairs = zip(found["penalty"], found["no penalty"], strict=True)
+    parts = {"penalty": [with_it - without for with_it, without in pairs], "budget": found["budget"]}
+    return {name: tuple(statistics.quantiles(values[2:], n=4)) for name, values in parts.items()}  # type: ignore[misc]
+
+
 def machine_load() -> float | None:
     """Return the system load, which helps to interpret times; None if it is not available."""
     return os.getloadavg()[0] if hasattr(os, "getloadavg") else None
@@ -339,9 +383,18 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=7, help="rounds; every variant takes one step in each")
     parser.add_argument("--threads", type=int)
     parser.add_argument("--channels-last", action="store_true")
+    parser.add_argument("--parts", action="store_true", help="time what a penalty and a budget add, inside a step")
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     models = args.model or ["resnet56", "vgg16"]
+    if args.parts:
+        torch.set_num_threads(args.threads or torch.get_num_threads())
+        parts = {model: measure_parts(model, args.batch, args.repeats) for model in models}
+        (args.out / "parts.json").write_text(json.dumps({"batch": args.batch, "repeats": args.repeats, **parts}) + "\n")
+        for model, rows in parts.items():
+            for name, (low, middle, high) in rows.items():
+                print(f"{model}, {name}: {middle:.2f} ms ({low:.2f} to {high:.2f}), n {args.repeats}")
+        return
     for result in bench_step(models, args.batch, args.repeats, args.threads, args.channels_last):
         (args.out / "step.json").write_text(json.dumps(result, indent=2) + "\n")
         (args.out / "step.md").write_text(step_table(result) + "\n")
