@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 
 import pytest
 import torch
@@ -154,16 +153,6 @@ class TwoInputs(nn.Module):
 
     def describe(self) -> str:
         return f"{self.features} features"
-
-
-def test_trainers_see_the_hosts_signature() -> None:
-    host = TwoInputs()
-    gated = depl0.attach(host, torch.randn(2, 1, 6, 6))
-    for shown in (gated, copy.deepcopy(gated)):
-        assert list(inspect.signature(shown.forward).parameters) == ["pixels", "scale", "labels"]
-        assert inspect.signature(shown.forward).parameters == inspect.signature(host.forward).parameters
-        assert shown.forward.__self__ is shown
-    assert "forward" not in dict(gated.named_children()) and not [k for k in gated.state_dict() if "forward" in k]
 
 
 def test_attributes_of_the_host_are_reachable() -> None:

@@ -181,7 +181,7 @@ def compare_results(large: Training, small: Training) -> None:
     assert {n: t.shape for n, t in compact.state_dict().items()} == {n: t.shape for n, t in other.state_dict().items()}
     records = record_of(compact), record_of(other)
     assert records[0].dense_shapes == records[1].dense_shapes
-    assert records[0].dense_cost == records[1].dense_cost
+    assert records[0].dense == records[1].dense
 
 
 def test_a_budget_spends_nothing_on_gates_that_are_gone() -> None:

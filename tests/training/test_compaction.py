@@ -12,6 +12,7 @@ import torch
 import depl0
 import depl0.search.state as closing
 from depl0.app.recipes.toml import with_overrides
+from depl0.costs import Cost
 from depl0.errors import TrainingError
 from depl0.search.freezing import freeze_network
 from depl0.surgery.record import record_of
@@ -117,8 +118,8 @@ def test_the_files_of_a_run_give_the_same_network(name: str, whole: dict[str, Pa
 
     compact = depl0.load(whole[name] / "compact", TinyNet)
     record, summary = record_of(compact), summary_of(whole[name])
-    assert record is not None and record.dense_cost == (summary["dense"]["params"], summary["dense"]["macs"])
-    assert record.compact_cost == (summary["compact"]["params"], summary["compact"]["macs"])
+    assert record is not None and record.dense == Cost(summary["dense"]["params"], summary["dense"]["macs"])
+    assert record.compact == Cost(summary["compact"]["params"], summary["compact"]["macs"])
 
 
 @pytest.mark.parametrize(

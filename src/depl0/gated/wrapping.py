@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import gc
 import inspect
-from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -112,25 +111,3 @@ def _build_anew(wrapper: DistributedDataParallel, unused: set[str]) -> None:
     for name, value in before.items():
         if name in _KEPT or name.endswith(("_hooks", "_hooks_with_kwargs", "_hooks_always_called")):
             wrapper.__dict__[name] = value
-
-
-# -- trainers that read the signature ----------------------------------------------------------------------------------
-
-
-def with_signature_of(host: nn.Module, method: Any) -> Any:
-    """Return a bound method whose ``inspect.signature`` is that of the host's ``forward``.
-
-    Trainers use the signature to find the inputs of a network.
-    """
-    original = method.__func__
-    function = FunctionType(
-        original.__code__, original.__globals__, original.__name__, original.__defaults__, original.__closure__
-    )
-    function.__doc__ = original.__doc__
-    try:
-        parameters = list(inspect.signature(host.forward).parameters.values())
-    except (TypeError, ValueError):  # a forward written in C has no signature
-        return method
-    gated = inspect.Parameter("__gated", inspect.Parameter.POSITIONAL_ONLY)  # which a bound method omits
-    function.__signature__ = inspect.Signature([gated, *parameters])  # type: ignore[attr-defined]
-    return MethodType(function, method.__self__)

@@ -334,9 +334,8 @@ def _write_code(compact: nn.Module, config: Any, folder: Path) -> None:
     settings["auto_map"]["AutoConfig"] = f"{code}.PrunedConfig"
     file.write_text(json.dumps(settings, indent=2) + "\n")
     if not (folder / "README.md").exists():
-        left = [new / old for new, old in zip(record.compact_cost, record.dense_cost, strict=True)]
         names = {"network": kind.__name__, "folder": str(folder), "code": _CODE_FILE, "auto": (*autos, "AutoModel")[0]}
-        (folder / "README.md").write_text(_CARD.format(params=left[0], macs=left[1], **names))
+        (folder / "README.md").write_text(_CARD.format(params=record.params_left, macs=record.macs_left, **names))
 
 
 def _opens(auto: str, config: Any, kind: type) -> bool:

@@ -19,7 +19,7 @@ from depl0._util.random import isolated_random
 from depl0._util.tensors import as_precise_as_possible, cast
 from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
-from depl0.costs.count import cost
+from depl0.costs.count import Cost, cost
 from depl0.equivalence.cases import similar_cases
 from depl0.equivalence.certificate import Certificate, certify, precision_name, unrounded_tensors
 from depl0.equivalence.comparison import NETWORKS, Subject, compare
@@ -50,7 +50,7 @@ def extract(
     gates: Tensor,
     score: Tensor,
     example: ExampleInputs,
-    dense_cost: tuple[int, int],
+    dense: Cost,
     remove_blocks: bool = False,
 ) -> nn.Module:
     """Return a plain module of the host's class without the closed channels.
@@ -67,9 +67,7 @@ def extract(
         certificate = certify(host, scaled, compact, removals, example, positions, plan)
     remove(compact, removals)
     own_memory(compact)
-    counted = cost(compact, example)
-    costs = dense_cost, (counted.params, counted.macs)
-    record_cut(host, compact, plan, positions, certificate, example, costs, removals)
+    record_cut(host, compact, plan, positions, certificate, example, dense, cost(compact, example), removals)
     return compact
 
 
@@ -152,11 +150,12 @@ def certify_shrunk(
     shrunk: Shrunk,
     gates: Tensor,
     example: ExampleInputs,
-    costs: tuple[tuple[int, int], tuple[int, int]],
+    dense: Cost,
+    left: Cost,
 ) -> None:
     """Verify that both hosts compute the same outputs with these gates, and record the cut in the smaller one.
 
-    ``costs`` are parameters and MACs of the original model and of the smaller host. Both hosts are compared on the
+    ``dense`` and ``left`` are the costs of the original model and of the smaller host. Both hosts are compared on the
     example and a random input. They are not copied, so that training is interrupted only briefly.
     """
     plan, host = before
@@ -175,7 +174,7 @@ def certify_shrunk(
             hint="cut nothing before the search ends (cut='never'), and report the network.",
         ) from result.failure
     certificate = Certificate(result.error, precision_name(dtype, host), len(wanted.cases))
-    record_cut(host, shrunk.host, shrunk.plan, shrunk.positions, certificate, example, costs)
+    record_cut(host, shrunk.host, shrunk.plan, shrunk.positions, certificate, example, dense, left)
 
 
 def _gated(plan: Plan, host: nn.Module, gates: Tensor, dtype: torch.dtype | None) -> Subject:

@@ -10,7 +10,8 @@ import math
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from depl0._util import io
 from depl0._util.io import atomic_write, checksum, flush_folder, local_folder
+from depl0.costs.count import Cost
 from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import check_description, outputs_on, probe_error
@@ -77,16 +79,15 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
     values = _serialised(compact)
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
     if record.probe is not None:
-        header["proof"]["outputs"] = _outputs_to_prove(compact, record)
+        with suppress(Exception):  # inputs with a meaning, for example an index, cannot be verified
+            header["proof"]["outputs"] = outputs_on(compact, record.probe)
     header["sha256"] = checksum(header, values)
     target = Path(folder)
     try:
         target.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"{target} is a file, not a folder for a compact network.", hint="move it away.") from error
-    text = json.dumps(header, indent=1).encode() + b"\n"
-    if len(text) > io.MAX_JSON:  # the lists of kept channels, one number in each line
-        text = json.dumps(header).encode()
+    text = json.dumps(header).encode()
     if len(text) > io.MAX_JSON:
         raise InputError(
             f"the lists of the network's kept channels have {len(text):,} bytes, and at most {io.MAX_JSON:,} are read.",
@@ -102,12 +103,11 @@ def _replace_files(folder: Path, sha256: str, header: bytes, values: bytes) -> N
     The values first get a name with the checksum, under which only the new header finds them. Replacing the header
     switches to the new network, and then the values get their final name.
     """
-    final = folder / "compact.safetensors"
+    final, pending = folder / "compact.safetensors", folder / _pending_name(sha256)
     if final.is_dir():
         raise InputError(
             f"{final} cannot be written: there is a folder in its place.", hint="move the folder out of the way."
         )
-    pending = folder / _pending_name(sha256)
     atomic_write(pending, values)
     try:
         atomic_write(folder / "compact.json", header)
@@ -159,7 +159,11 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
         raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
     numbers = sum(math.prod(shape) for shape in state_shapes(model).values())
     values = _checked_values(source, header, _WIDEST * numbers + io.MAX_JSON)  # bounded by the user's network
-    _check_same_network(model, record, source)
+    dense, built = (
+        {name: f"of shape {shape}" for name, shape in shapes.items()}
+        for shapes in (record.dense_shapes, state_shapes(model))
+    )
+    _check_equal(dense, built, source)
     _cut(model, record, source)
     _fill(model, _read_values(values), source)
     _verify(model, record, header.get("proof"), source)
@@ -172,14 +176,6 @@ def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:
     header, record = _read_record(Path(folder))
     _checked_values(Path(folder), header, io.MAX_VALUES)
     return record
-
-
-def _outputs_to_prove(compact: nn.Module, record: CompactRecord) -> list[dict[str, Any]] | None:
-    """Return the network's outputs on its fixed input; None if it does not accept that input."""
-    try:
-        return outputs_on(compact, record.probe)
-    except Exception:  # inputs with a meaning, for example an index
-        return None
 
 
 def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -> None:
@@ -216,13 +212,12 @@ def _read_record(source: Path) -> tuple[dict[str, Any], CompactRecord]:
 
 def _checked_values(source: Path, header: dict[str, Any], limit: int) -> Path:
     """Return the path of a folder's values, which have at most this size and the checksum in the header."""
-    pending = source / _pending_name(str(header.get("sha256")))  # exists if the last save was killed
-    is_pending = pending.parent == source and re.fullmatch("compact-[0-9a-f]{64}", pending.stem) and pending.is_file()
-    path = pending if is_pending else source / "compact.safetensors"
+    pending = source / _pending_name(header["sha256"])  # exists if the last save was killed
+    path = pending if pending.is_file() else source / "compact.safetensors"
     with _explained(path):
         io.check_values(path, limit)
         found = checksum(header, path)
-    if found != header.get("sha256"):
+    if found != header["sha256"]:
         raise FormatError(
             f"{source} is damaged or was changed: compact.safetensors and compact.json do not have the checksum that "
             "was written with them.",
@@ -262,25 +257,30 @@ def _serialised(model: nn.Module) -> bytes:
 
 def _fill(model: nn.Module, values: dict[str, Tensor], source: Path) -> None:
     expected = _own_tensors(model)
-    for name in [*expected, *values]:
-        if name not in values or name not in expected:
-            where = "the folder" if name not in values else "the network"
-            raise FormatError(f"{name} is missing in {where} ({source}).", hint="pass the network it was made from.")
-        if expected[name].shape != values[name].shape:
-            raise FormatError(
-                f"{name} has shape {tuple(values[name].shape)} in {source}, "
-                f"but the network needs {tuple(expected[name].shape)}."
-            )
-        if _kind(expected[name]) != _kind(values[name]):
-            raise FormatError(f"{name} is of {values[name].dtype} in {source}, but of {expected[name].dtype} here.")
+    _check_equal(
+        {name: _form(t) for name, t in values.items()}, {name: _form(t) for name, t in expected.items()}, source
+    )
     with torch.no_grad():
         for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
             if name in values:
                 tensor.data = values[name].to(tensor.device, copy=True)  # the file may be overwritten in place
 
 
-def _kind(tensor: Tensor) -> tuple[bool, bool]:
-    return tensor.is_floating_point(), tensor.is_complex()
+def _form(tensor: Tensor) -> str:
+    kind = "complex" if tensor.is_complex() else "floating-point" if tensor.is_floating_point() else "integer"
+    return f"{kind} of shape {tuple(tensor.shape)}"
+
+
+def _check_equal(saved: Mapping[str, str], found: Mapping[str, str], source: Path) -> None:
+    """Raise an error unless the tensors of a folder and of a network have the same names and forms."""
+    for name in [*saved, *found]:
+        had, has = (forms.get(name, "missing") for forms in (saved, found))
+        if had != has:
+            raise FormatError(
+                f"the folder {source} is of another network: {name} was {had} there and is {has} in what factory() "
+                "built.",
+                hint=_FACTORY,
+            )
 
 
 def _read_values(path: Path) -> dict[str, Tensor]:
@@ -289,20 +289,6 @@ def _read_values(path: Path) -> dict[str, Tensor]:
         return dict(load_file(path))
     except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
         raise FormatError(f"{path} cannot be read: {error}") from error
-
-
-def _check_same_network(model: nn.Module, record: CompactRecord, source: Path) -> None:
-    found = state_shapes(model)
-    for name in [*record.dense_shapes, *found]:
-        had, has = (
-            f"of shape {shapes[name]}" if name in shapes else "missing" for shapes in (record.dense_shapes, found)
-        )
-        if had != has:
-            raise FormatError(
-                f"the folder {source} holds a compact {record.network}, but for another network: "
-                f"{name} was {had} there and is {has} in what factory() built.",
-                hint=_FACTORY,
-            )
 
 
 # -- header --------------------------------------------------------------------------------------------------------
@@ -321,17 +307,17 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
     return {
         "network": record.network,
         "cost": {
-            "dense": dict(zip(("params", "macs"), record.dense_cost, strict=True)),
-            "compact": dict(zip(("params", "macs"), record.compact_cost, strict=True)),
+            name: {"params": cost.params, "macs": cost.macs}
+            for name, cost in (("dense", record.dense), ("compact", record.compact))
         },
-        "certificate": {k: _plain(v) for k, v in vars(record.certificate).items() if k != "drawn" or v},
+        "certificate": {k: v for k, v in asdict(record.certificate).items() if k != "drawn" or v},
         "inputs": [list(shape) for shape in record.inputs],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever the order of cuts
         "numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)},
         "replaced": {path: replacement.to_dict() for path, replacement in sorted(record.replacements.items())},
-        **({} if record.agreement is None else {"agreement": _agreement_json(record.agreement)}),
-        **({} if record.recovery is None else {"recovery": dict(vars(record.recovery))}),
+        **({} if record.agreement is None else {"agreement": asdict(record.agreement)}),
+        **({} if record.recovery is None else {"recovery": asdict(record.recovery)}),
         **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
 
@@ -355,16 +341,9 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             dense_shapes=shapes,
             positions=positions,
             replacements=replacements,
-            dense_cost=_cost(header["cost"]["dense"]),
-            compact_cost=_cost(header["cost"]["compact"]),
-            certificate=Certificate(
-                float(header["certificate"]["max_error"]),
-                str(header["certificate"]["dtype"]),
-                _whole(header["certificate"]["inputs"]),
-                tuple(str(what) for what in header["certificate"]["covered"]),
-                tuple(str(what) for what in header["certificate"]["refused"]),
-                tuple(str(what) for what in header["certificate"].get("drawn", ())),
-            ),
+            dense=_cost(header["cost"]["dense"]),
+            compact=_cost(header["cost"]["compact"]),
+            certificate=_certificate(header["certificate"]),
             inputs=tuple(map(_shape, header["inputs"])),
             probe=_probe(header.get("proof")),
             agreement=_agreement(header.get("agreement")),
@@ -377,28 +356,26 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
         ) from error
 
 
-def _agreement_json(agreement: Agreement) -> dict[str, Any]:
-    outputs = {name: _agreement_json(found) for name, found in (agreement.outputs or {}).items()}
-    return {**vars(agreement), "outputs": outputs or None}
+def _certificate(found: dict[str, Any]) -> Certificate:
+    covered, refused, drawn = (tuple(map(str, found.get(key, ()))) for key in ("covered", "refused", "drawn"))
+    return Certificate(float(found["max_error"]), str(found["dtype"]), _whole(found["inputs"]), covered, refused, drawn)
 
 
 def _agreement(found: Any) -> Agreement | None:
     if found is None:
         return None
-    equal, kl = (_number_or_none(found[key]) for key in ("equal", "kl"))
-    single = {str(name): _agreement(entry) for name, entry in (found.get("outputs") or {}).items()}
-    outputs = {name: agreement for name, agreement in single.items() if agreement is not None}
-    return Agreement(_whole(found["inputs"]), float(found["error"]), equal, kl, outputs or None)
+    outputs = {str(name): _agreement(entry) for name, entry in (found.get("outputs") or {}).items()}
+    known = {name: agreement for name, agreement in outputs.items() if agreement is not None}
+    equal, kl = _numbers(found, "equal", "kl")
+    return Agreement(_whole(found["inputs"]), float(found["error"]), equal, kl, known or None)
 
 
 def _recovery(found: Any) -> RecoveryRecord | None:
-    if found is None:
-        return None
-    return RecoveryRecord(_whole(found["steps"]), *(_number_or_none(found[key]) for key in ("before", "after")))
+    return None if found is None else RecoveryRecord(_whole(found["steps"]), *_numbers(found, "before", "after"))
 
 
-def _number_or_none(value: Any) -> float | None:
-    return None if value is None else float(value)
+def _numbers(found: dict[str, Any], *names: str) -> Iterator[Any]:
+    return (None if found[name] is None else float(found[name]) for name in names)
 
 
 def _probe(proof: Any) -> Any:
@@ -407,10 +384,6 @@ def _probe(proof: Any) -> Any:
     if not isinstance(proof, dict) or not isinstance(proof["outputs"], (list, type(None))):
         raise ValueError("the outputs to compare with are not a list")
     return check_description(proof["inputs"])
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _axis_sizes(
@@ -423,8 +396,8 @@ def _axis_sizes(
     return sizes
 
 
-def _cost(entry: dict[str, Any]) -> tuple[int, int]:
-    return _whole(entry["params"]), _whole(entry["macs"])
+def _cost(entry: dict[str, Any]) -> Cost:
+    return Cost(_whole(entry["params"]), _whole(entry["macs"]))
 
 
 def _whole(value: Any) -> int:
@@ -469,6 +442,8 @@ def _read_header(path: Path) -> dict[str, Any]:
             f"{path} has format version {str(version)[:20]}, but this depl0 reads versions up to {VERSION}.",
             hint="install a newer depl0.",
         )
+    if not re.fullmatch("[0-9a-f]{64}", str(header.get("sha256"))):
+        raise FormatError(f"{path} is damaged: it has no checksum.", hint="copy the folder again from its source.")
     return header
 
 

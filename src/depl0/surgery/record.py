@@ -67,19 +67,21 @@ class RecoveryRecord:
 
 @dataclass(frozen=True)
 class CompactRecord:
-    """Kept positions relative to the original model, and removed layers, with costs and certificate."""
+    """The cuts of a pruned model relative to the original one, its costs, and how it was verified."""
 
     network: str
-    """Class name of the host."""
+    """Class name of the original model."""
     dense_shapes: Mapping[str, tuple[int, ...]]
     """Shape of every parameter and buffer of the original model."""
     positions: Mapping[Axis, Tensor]
     replacements: Mapping[str, Replacement]
     """Modules of the original model that are replaced, or that need a replacement if they lost channels."""
-    dense_cost: tuple[int, int]
-    """Parameters and MACs."""
-    compact_cost: tuple[int, int]
+    dense: Cost
+    """Cost of the original model."""
+    compact: Cost
+    """Cost of the pruned model."""
     certificate: Certificate
+    """Difference between the outputs of the pruned model and of the gated model it was cut from."""
     inputs: tuple[tuple[int, ...], ...] = ()
     """Shapes of the example inputs; empty if they were not only tensors, or not recorded."""
     probe: Any = None
@@ -93,6 +95,49 @@ class CompactRecord:
     def removed(self) -> tuple[str, ...]:
         """Layers that were removed as a whole."""
         return tuple(path for path, replacement in self.replacements.items() if replacement.removes_layer)
+
+    @property
+    def channels(self) -> dict[str, tuple[int, int]]:
+        """Return the layers that have lost output channels -> (kept, original)."""
+        found = {}
+        for name, shape in self.dense_shapes.items():
+            layer, _, tensor = name.rpartition(".")
+            kept = self.positions.get((name, 0))
+            if tensor == "weight" and len(shape) > 1 and kept is not None:
+                found[layer] = (len(kept), shape[0])
+        return found
+
+    @property
+    def macs_left(self) -> float:
+        """Return the remaining fraction of the MACs."""
+        return self.compact.macs / self.dense.macs
+
+    @property
+    def params_left(self) -> float:
+        """Return the remaining fraction of the parameters."""
+        return self.compact.params / self.dense.params
+
+    def __str__(self) -> str:
+        proof = self.certificate
+        lines = [
+            f"{self.network}, compact",
+            f"  dense        {self.dense}",
+            f"  compact      {self.compact}",
+            f"  left         {self.macs_left:.1%} of the MACs, {self.params_left:.1%} of the parameters",
+            f"  certificate  largest error {proof.max_error:.1e} on {proof.inputs} inputs in {proof.dtype}",
+        ]
+        lines += [f"  drawn        {'; '.join(proof.drawn)}"] if proof.drawn else []
+        lines += [f"  not verified {what}" for what in proof.refused]
+        if self.agreement is not None:
+            lines.append(f"  agreement    {self.agreement}")
+            lines += [f"    {name}: {found}" for name, found in (self.agreement.outputs or {}).items()]
+        if self.recovery is not None:
+            lines.append(f"  recovery     {self.recovery}")
+        if self.removed:
+            lines.append(f"  removed      {', '.join(self.removed)}")
+        width = max(map(len, self.channels), default=0)
+        lines += [f"  {layer:<{width}}  {left} of {before}" for layer, (left, before) in self.channels.items()]
+        return "\n".join(lines)
 
 
 def state_shapes(model: nn.Module) -> dict[str, tuple[int, ...]]:
@@ -161,15 +206,15 @@ def record_cut(
     positions: Mapping[Axis, Tensor],
     certificate: Certificate,
     example: ExampleInputs,
-    costs: tuple[tuple[int, int], tuple[int, int]],
+    dense: Cost,
+    left: Cost,
     removals: Sequence[Removal] = (),
 ) -> None:
     """Attach the record of a cut to the smaller network, relative to the original model.
 
-    ``costs`` are parameters and MACs of the original and of the smaller network. ``before`` may itself have been cut.
+    ``dense`` and ``left`` are the costs of the original and of the smaller network; ``before`` may have been cut too.
     """
     earlier = record_of(before)
-    dense, compact = costs
     record = CompactRecord(
         network=type(before).__name__,
         dense_shapes=earlier.dense_shapes if earlier else state_shapes(before),
@@ -179,8 +224,8 @@ def record_cut(
             **plan.replacements,
             **{removal.layer: ConstantReplacement(removal) for removal in removals},
         },
-        dense_cost=earlier.dense_cost if earlier else dense,
-        compact_cost=compact,
+        dense=earlier.dense if earlier else Cost(dense.params, dense.macs),
+        compact=Cost(left.params, left.macs),
         certificate=certificate,
         inputs=example.shapes(),
         probe=describe(example),
@@ -188,66 +233,7 @@ def record_cut(
     remember(after, record)
 
 
-# -- depl0.info --------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CompactInfo:
-    """A summary of a pruned model."""
-
-    network: str
-    """Class name."""
-    dense: Cost
-    """Cost of the original model."""
-    compact: Cost
-    """Cost of the pruned model."""
-    certificate: Certificate
-    """Difference between the outputs of the pruned model and of the gated model it was cut from."""
-    channels: Mapping[str, tuple[int, int]]
-    """Layers that have lost output channels -> (kept, original)."""
-    removed: tuple[str, ...]
-    """Layers that were removed as a whole."""
-    inputs: tuple[tuple[int, ...], ...]
-    """Shapes of the example inputs, if all of them were tensors."""
-    agreement: Agreement | None = None
-    """Agreement with the original model, if :func:`depl0.prune` held inputs out to measure it."""
-    recovery: RecoveryRecord | None = None
-    """The result of the training after the cut, if :func:`depl0.prune` ran one."""
-
-    @property
-    def macs_left(self) -> float:
-        """Return the remaining fraction of the MACs."""
-        return self.compact.macs / self.dense.macs
-
-    @property
-    def params_left(self) -> float:
-        """Return the remaining fraction of the parameters."""
-        return self.compact.params / self.dense.params
-
-    def __str__(self) -> str:
-        proof = self.certificate
-        lines = [
-            f"{self.network}, compact",
-            f"  dense        {self.dense}",
-            f"  compact      {self.compact}",
-            f"  left         {self.macs_left:.1%} of the MACs, {self.params_left:.1%} of the parameters",
-            f"  certificate  largest error {proof.max_error:.1e} on {proof.inputs} inputs in {proof.dtype}",
-        ]
-        lines += [f"  drawn        {'; '.join(proof.drawn)}"] if proof.drawn else []
-        lines += [f"  not verified {what}" for what in proof.refused]
-        if self.agreement is not None:
-            lines.append(f"  agreement    {self.agreement}")
-            lines += [f"    {name}: {found}" for name, found in (self.agreement.outputs or {}).items()]
-        if self.recovery is not None:
-            lines.append(f"  recovery     {self.recovery}")
-        if self.removed:
-            lines.append(f"  removed      {', '.join(self.removed)}")
-        width = max([len(layer) for layer in self.channels] + [0])
-        lines += [f"  {layer:<{width}}  {left} of {before}" for layer, (left, before) in self.channels.items()]
-        return "\n".join(lines)
-
-
-def info(compact: nn.Module) -> CompactInfo:
+def info(compact: nn.Module) -> CompactRecord:
     """Return the cuts of a pruned model, its cost, and how it was verified.
 
     The values are those of the extraction; further training does not change them.
@@ -272,25 +258,4 @@ def info(compact: nn.Module) -> CompactInfo:
             f"expected a compact network, got {type(compact).__name__} instead.",
             hint="pass what gated.extract(), search.finish() or depl0.load(...) returned.",
         )
-    return CompactInfo(
-        network=record.network,
-        dense=Cost(*record.dense_cost),
-        compact=Cost(*record.compact_cost),
-        certificate=record.certificate,
-        channels=_channels(record),
-        removed=record.removed,
-        inputs=record.inputs,
-        agreement=record.agreement,
-        recovery=record.recovery,
-    )
-
-
-def _channels(record: CompactRecord) -> dict[str, tuple[int, int]]:
-    """Return the layers that have lost output channels: the first dimension of a weight with several dimensions."""
-    found = {}
-    for name, shape in record.dense_shapes.items():
-        layer, _, tensor = name.rpartition(".")
-        kept = record.positions.get((name, 0))
-        if tensor == "weight" and len(shape) > 1 and kept is not None:
-            found[layer] = (len(kept), shape[0])
-    return found
+    return record

@@ -71,7 +71,7 @@ def eval_command(
     else:
         shown = f"{task.metric.label} {task.metric.show(score)}"
         echo(f"{shown} on {opened.info.test_size:,} images; {counted}")
-    _check_limits(task.metric, score, counted.macs / read_record(folder).dense_cost[1], min_accuracy, max_macs)
+    _check_limits(task.metric, score, counted.macs / read_record(folder).dense.macs, min_accuracy, max_macs)
 
 
 def _check_limits(metric: Metric, score: float, macs: float, accuracy: float | None, most_macs: float | None) -> None:

@@ -116,10 +116,10 @@ def _metadata(record: CompactRecord, summary: Mapping[str, Any], example: tuple[
         f"dense_{metric}": dense.get(metric),
         "budget": summary.get("budget"),
         "budget_of": summary.get("budget_of"),
-        "params": record.compact_cost[0],
-        "macs": record.compact_cost[1],
-        "dense_params": record.dense_cost[0],
-        "dense_macs": record.dense_cost[1],
+        "params": record.compact.params,
+        "macs": record.compact.macs,
+        "dense_params": record.dense.params,
+        "dense_macs": record.dense.macs,
     }
     return {
         f"depl0.{key}": value if isinstance(value, str) else json.dumps(value)
