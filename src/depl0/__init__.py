@@ -10,6 +10,7 @@ True
 """
 
 from importlib import import_module
+from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -43,22 +44,6 @@ _HOMES = {
     "save": "surgery.files",
 }
 """Public names and their modules."""
-_MODULES = [
-    "analysis",
-    "app",
-    "config",
-    "costs",
-    "errors",
-    "export",
-    "gated",
-    "gates",
-    "integrations",
-    "latency",
-    "search",
-    "select",
-    "surgery",
-]
-
 __all__ = list(_HOMES)
 
 
@@ -68,10 +53,10 @@ def __getattr__(name: str) -> Any:
         value = getattr(import_module(f"depl0.{_HOMES[name]}"), name)
         globals()[name] = value
         return value
-    if name in _MODULES:
+    if any(module.name == name for module in iter_modules(__path__)):
         return import_module(f"depl0.{name}")
     raise AttributeError(f"module 'depl0' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOMES, *_MODULES})
+    return sorted({*globals(), *_HOMES, *(module.name for module in iter_modules(__path__))})

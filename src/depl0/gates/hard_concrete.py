@@ -91,9 +91,7 @@ def evaluation_gates(log_alpha: Tensor, rule: str = "median") -> Tensor:
     ======== ============================================ =======================================
 
     The median rule closes the gates that training mostly samples as closed; the paper's rule keeps some of them. A gate
-    is
-    exactly 0 if log α is at or below :func:`closing_log_alpha`, and positive otherwise.
-
+    is exactly 0 if log α is at or below :func:`closing_log_alpha`, and positive otherwise.
 
     >>> evaluation_gates(torch.tensor([-2.0, 0.0, 3.0]))
     tensor([0.0000, 0.5000, 1.0000])

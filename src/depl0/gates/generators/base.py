@@ -113,15 +113,21 @@ class Generator(nn.Module, abc.ABC):
 
     def forward(self) -> Tensor:
         """Return the flat log α of all gates in plan order."""
+        return self._walk_groups(self.step, self.feed)
+
+    def _walk_groups(
+        self, step: Callable[[int, Tensor, Memory], tuple[Tensor, Memory]], feed: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """Return the values of all groups in plan order; ``feed`` turns those of one into the input of the next."""
         order = self.order()
-        log_alphas: dict[int, Tensor] = {}
+        values: dict[int, Tensor] = {}
         memory: Memory = ()
         previous = self.first_input(order[0])
         for group in order:
-            log_alphas[group], memory = self.step(group, previous, memory)
+            values[group], memory = step(group, previous, memory)
             if group != order[-1]:
-                previous = self.feed(log_alphas[group])
-        return torch.cat([log_alphas[group] for group in range(len(order))])
+                previous = feed(values[group])
+        return torch.cat([values[group] for group in range(len(order))])
 
     def extra_repr(self) -> str:
         """Return the description of the generator for the module's ``repr``."""
@@ -169,22 +175,17 @@ class BoundedGenerator(Generator):
     def step(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
         """Return one group's log α, given the input from the previous group, and the memory for the next group."""
         with self._full_precision():
-            inner, memory = self.pre_activation(group, previous, memory)
-            return torch.tanh(inner) * self.preset.bound, memory
+            squashed, memory = self._squashed(group, previous, memory)
+            return squashed * self.preset.bound, memory
+
+    def _squashed(self, group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        inner, memory = self.pre_activation(group, previous, memory)
+        return torch.tanh(inner), memory
 
     def forward(self) -> Tensor:
         """Return the flat log α of all gates in plan order, with one multiplication by c for all of them."""
-        order = self.order()
-        squashed: dict[int, Tensor] = {}
-        memory: Memory = ()
-        previous = self.first_input(order[0])
         with self._full_precision():
-            for group in order:
-                inner, memory = self.pre_activation(group, previous, memory)
-                squashed[group] = torch.tanh(inner)
-                if group != order[-1]:
-                    previous = self.feed_squashed(squashed[group])
-            return torch.cat([squashed[group] for group in range(len(order))]) * self.preset.bound
+            return self._walk_groups(self._squashed, self.feed_squashed) * self.preset.bound
 
     def feed_squashed(self, squashed: Tensor) -> Tensor:
         """Compute :meth:`feed` from log α/c instead of log α: a scaled input then needs no multiplication by c."""
@@ -196,13 +197,13 @@ class BoundedGenerator(Generator):
         """Set the biases so that, with the current weights, the generator returns this log α, clipped to ±0.98·c."""
         squashed = (self._checked_start(log_alpha) / self.preset.bound).clamp(-REACH, REACH)
         wanted = torch.split(torch.atanh(squashed), list(self.sizes))
-        memory: Memory = ()
-        previous = self.first_input(self.order()[0])
+
+        def set_bias(group: int, previous: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+            self.set_pre_activation(group, wanted[group], previous, memory)
+            return self._squashed(group, previous, memory)
+
         with self._full_precision():
-            for group in self.order():
-                self.set_pre_activation(group, wanted[group], previous, memory)
-                inner, memory = self.pre_activation(group, previous, memory)
-                previous = self.feed_squashed(torch.tanh(inner))
+            self._walk_groups(set_bias, self.feed_squashed)
 
 
 def _checked_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
