@@ -1,9 +1,9 @@
 """Selection of the gates to keep: one function from scores and configuration to gates.
 
 :func:`select_gates` reads a :class:`Snapshot` and changes nothing. Without a budget, the evaluation gates are kept.
-With a budget, gates are opened in the order of their scores until the pruned model reaches the budget. Then the next gates
-that still fit are opened, because whole channels leave a remainder. Every group keeps at least ``min_share`` of its
-channels, whatever their importance. With ``round_to`` each group keeps a multiple of that many channels
+With a budget, gates are opened in the order of their scores until the pruned model reaches the budget. Then the next
+gates that still fit are opened, because whole channels leave a remainder. Every group keeps at least ``min_share`` of
+its channels, whatever their importance. With ``round_to`` each group keeps a multiple of that many channels
 (:mod:`.rounding`). For a latency budget, the pruned model is timed in a search around this selection (:mod:`.latency`).
 """
 
