@@ -37,6 +37,8 @@ class Case:
     """(number, examples) -> inputs with labels; test data have a number below 0"""
     steps: int
     groups: str = "all"
+    seeds: int = 1
+    """Number of trained networks whose mean loss is judged."""
 
 
 def counting(number: int, examples: int) -> dict[str, Tensor]:
@@ -88,17 +90,17 @@ def vit() -> Any:
     return transformers.ViTForImageClassification(config)
 
 
-# fused experts cannot be refitted to a narrower residual stream
+# fused experts cannot be refitted to a narrower residual stream; networks of this size differ by 20 %
 CASES = {
-    "experts": Case(mixtral, counting, 150, "inner"),
+    "experts": Case(mixtral, counting, 150, "inner", seeds=3),
     "text": Case(bert, sentences, 150),
     "images": Case(vit, images, 250),
 }
 
 
-def trained(case: Case) -> Any:
+def trained(case: Case, seed: int) -> Any:
     """Train a network, and leave it in evaluation mode."""
-    torch.manual_seed(0)
+    torch.manual_seed(seed)
     network = case.network()
     optimizer = torch.optim.AdamW(network.parameters(), lr=3e-3)
     for step in range(case.steps):
@@ -173,14 +175,17 @@ def wanda_sp(network: Any, batch: dict[str, Tensor], macs: float) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_one_call_is_at_least_as_good_as_wanda_sp(name: str) -> None:
     case = CASES[name]
-    network = trained(case)
     data = [case.batch(number, 64) for number in range(1001, 1009)]
     for batch in data:
         batch.pop("labels")
     example = {key: value[:1] for key, value in data[0].items()}
-    pruned = depl0.prune(network, example, data=data, budget=BUDGET, recover=None, groups=case.groups, quiet=True)
-    other = wanda_sp(network, data[0], depl0.info(pruned).macs_left)
-    assert depl0.info(other).macs_left >= depl0.info(pruned).macs_left
-    assert loss(network, case) < 1.0  # it has learned
-    behind = 1.02 if name == "experts" else 1.0  # fused experts cannot be refitted: measured 1.7 % behind
-    assert loss(pruned, case) <= behind * loss(other, case)
+    own, others = [], []
+    for seed in range(case.seeds):
+        network = trained(case, seed)
+        pruned = depl0.prune(network, example, data=data, budget=BUDGET, recover=None, groups=case.groups, quiet=True)
+        other = wanda_sp(network, data[0], depl0.info(pruned).macs_left)
+        assert depl0.info(other).macs_left >= depl0.info(pruned).macs_left
+        assert loss(network, case) < 1.0  # it has learned
+        own.append(loss(pruned, case))
+        others.append(loss(other, case))
+    assert sum(own) <= sum(others)

@@ -18,10 +18,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from depl0._util.progress import report_progress
 from depl0.analysis.plan import Group, Plan
@@ -29,9 +31,9 @@ from depl0.config import GateConfig
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind, counted
-from depl0.host.inputs import ExampleInputs, without_cache
+from depl0.host.inputs import ExampleInputs, output_tensors, without_cache
 from depl0.host.network import evaluation_mode
-from depl0.search.importance import random_projection, squared_gradients, standardise
+from depl0.search.importance import FEW, standardise
 from depl0.search.recovery.compensation import folded
 from depl0.search.recovery.consumers import (
     ConsumerLayer,
@@ -52,8 +54,8 @@ from depl0.search.recovery.memory import GRAMS, pieces, profile
 from depl0.search.recovery.regression import Moments, damping, is_wide
 from depl0.select.gates import select_gates
 
-FIRST_ORDER_BATCHES = 4
-"""Number of calibration batches for gates that are estimated to first order."""
+ALONE_BATCHES, SIGNS = 4, 8
+"""Number of calibration batches, and of random directions, for errors of closing gates alone."""
 EXPONENT = 0.8
 """Exponent of relative errors; below 1, differences in error count less than differences in cost.
 
@@ -124,28 +126,57 @@ def _errors(gated: GatedModel, batches: Iterable[Any]) -> tuple[Tensor, bool]:
                     ties = 1 + 1e-9 * torch.arange(len(order), dtype=torch.float64)  # ties keep their order
                     errors[torch.tensor(order)] = rising * ties
             del views
-    return _completed(gated, errors, look, inputs[:FIRST_ORDER_BATCHES]), look.weighted
+    return _completed(gated, errors, look, inputs[:ALONE_BATCHES]), look.weighted
 
 
 def _completed(gated: GatedModel, errors: Tensor, look: Look, inputs: list[ExampleInputs]) -> Tensor:
-    """Estimate to first order the errors of gates whose consumers have no separate matrix, such as fused experts.
+    """Estimate the errors of gates whose consumers have no separate matrix, such as fused experts.
 
-    They follow E[(∂L/∂z)²] of random projections of the outputs, on the scale of the other errors. Gates without any
-    such layer get the mean error.
+    They are those of closing the gate alone, without a refit. Gates without a consumer get the mean error.
     """
     known, unseen = errors.isfinite(), look.unseen_gates()
+    if bool(unseen.any()):
+        alone = _errors_alone(gated, inputs, {weight.rpartition(".")[0] for weight in look.unseen})
+        errors = torch.where(unseen & (alone > 0), torch.maximum(errors.nan_to_num(0.0), alone), errors)
+        known = errors.isfinite()
     mean = errors[known].log().mean().exp() if bool(known.any()) else torch.tensor(1.0, dtype=torch.float64)
-    errors = torch.where(known, errors, mean)
-    if not bool(unseen.any()):
-        return errors
-    with torch.enable_grad():
-        batches = [(batch.kwargs or batch.args, None) for batch in inputs]
-        change = squared_gradients(gated, batches, random_projection()).double().cpu().clamp_min(1e-30)
-    complete = known & ~unseen
-    scale = (mean.log() - change.log().mean()).exp()
-    if bool(complete.any()):
-        scale = (errors[complete].log() - change[complete].log()).mean().exp()
-    return torch.where(unseen, torch.where(known, torch.maximum(errors, scale * change), scale * change), errors)
+    return torch.where(known, errors, mean)
+
+
+@torch.enable_grad()
+def _errors_alone(gated: GatedModel, inputs: list[ExampleInputs], modules: set[str]) -> Tensor:
+    """Return E|∂y/∂z|² / E|y|² of every gate z, with y the output of the one of these modules that reads its channel.
+
+    If y is linear in the channel, this is the relative error of closing the gate. It is estimated by random signs.
+    """
+    rng, gates = torch.Generator().manual_seed(0), torch.ones(gated.plan.num_gates, device=_device(gated))
+    outputs: list[Tensor] = []
+
+    def cut_off(_: nn.Module, args: Any, kwargs: Any) -> Any:  # gates of earlier modules
+        return pytree.tree_map_only(Tensor, Tensor.detach, (args, kwargs))
+
+    def keep(_: nn.Module, __: Any, output: Any) -> None:
+        outputs.extend(tensor for tensor in output_tensors(output) if tensor.requires_grad)
+
+    owners = [gated.host.get_submodule(name) for name in modules]
+    handles = [owner.register_forward_pre_hook(cut_off, with_kwargs=True) for owner in owners]
+    handles += [owner.register_forward_hook(keep) for owner in owners]
+    total, count = torch.zeros(len(gates), dtype=torch.float64), 0
+    try:
+        with evaluation_mode(gated):
+            for part in pieces(inputs, FEW):
+                leaf = gates.clone().requires_grad_()
+                part.run(partial(gated.call_with_gates, leaf))
+                for _ in range(SIGNS):
+                    signs = [torch.randint(2, y.shape, generator=rng).to(y) * 2 - 1 for y in outputs]
+                    along = [(y * sign).sum() / y.detach().norm() for y, sign in zip(outputs, signs, strict=True)]
+                    (slope,) = torch.autograd.grad(torch.stack(along).sum(), leaf, retain_graph=True)
+                    total, count = total + slope.double().cpu().square(), count + 1
+                outputs.clear()
+    finally:
+        for handle in handles:
+            handle.remove()
+    return total / max(count, 1)
 
 
 def _device(gated: GatedModel) -> torch.device:
@@ -257,12 +288,16 @@ class Look:
                 found.append(([group], reading))
         return found
 
+    @property
+    def unseen(self) -> list[str]:
+        """The weights of consumer layers that were never called as plain convolutions or linear layers."""
+        return [weight for weight in self._consumers if weight not in self._order]
+
     def unseen_gates(self) -> Tensor:
-        """Return the gates whose consumer layers were never called as plain convolutions or linear layers."""
+        """Return the gates whose channels such layers read."""
         unseen = torch.zeros(len(self._gates) + 1, dtype=torch.bool)
-        for weight, consumer in self._consumers.items():
-            if weight not in self._order:
-                unseen[consumer.gates] = True
+        for weight in self.unseen:
+            unseen[self._consumers[weight].gates] = True
         return unseen[:-1]  # a gate of -1 is the last entry
 
     def _bytes(self, weight: str) -> int:
