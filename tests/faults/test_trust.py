@@ -38,24 +38,15 @@ def stranger(type_command: Type, tmp_path: Path) -> Path:
     return sent
 
 
-@pytest.mark.parametrize(
-    ("command", "inside"),
-    [
-        ("eval", True),
-        ("export --to safetensors", False),
-        ("prune", False),
-        ("recipe", False),
-    ],
-)
+@pytest.mark.parametrize("command", ["eval", "export --to safetensors", "recipe"])
 def test_the_folder_of_a_stranger(
-    command: str, inside: bool, stranger: Path, type_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: str, stranger: Path, type_command: Type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(stranger if inside else tmp_path)
-    run = "run" if inside else "sent/run"
-    words = f"{command} {run}"
-    if command in ("prune", "recipe"):
+    monkeypatch.chdir(stranger)
+    words = f"{command} run"
+    if command == "recipe":
         (stranger / "run" / "summary.json").unlink()
-        words = f"{WORDS if command == 'prune' else f'prune {run}/recipe.toml'} --out {run} --resume"
+        words = "prune run/recipe.toml --out run --resume"
     typed = type_command(words)
     assert typed.code == 2, typed.err
     assert f"would run {stranger / 'mine.py'}" in typed.err and "--trust-code" in typed.err
@@ -63,7 +54,7 @@ def test_the_folder_of_a_stranger(
     typed = type_command(f"{words} --trust-code")
     assert typed.code == 0, typed.err
     assert (tmp_path / "ran").exists()
-    assert type_command(f"eval {run}").code == 0, "it is asked once"
+    assert type_command("eval run").code == 0, "it is asked once"
 
 
 def test_a_module_in_the_current_folder(stranger: Path, type_command: Type, monkeypatch: pytest.MonkeyPatch) -> None:

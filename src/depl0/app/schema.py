@@ -8,69 +8,33 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Annotated, Any
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types as at
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    Strict,
-    ValidationError,
-)
-from pydantic_core import CoreSchema, core_schema
+from pydantic import AfterValidator, BaseModel, ConfigDict, Strict, ValidationError
 from typing_extensions import Self
 
-from depl0._util.registry import Registry, did_you_mean, suggest_fraction, unknown
+from depl0._util.registry import did_you_mean, suggest_fraction
 from depl0.errors import InputError
 
 
-@dataclass(frozen=True)
-class Check:
-    """Narrows the values of a type: ``valid`` raises a ValueError for a value that is not allowed."""
-
-    valid: Callable[[Any], object]
-    words: str | Callable[[], str]
-    """the allowed values, in the list of fields"""
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        def check(value: object) -> object:
-            self.valid(value)
-            return value
-
-        return core_schema.no_info_after_validator_function(check, handler(source))
-
-    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {"allowed": self.words if isinstance(self.words, str) else self.words()}
-
-
-def only(allowed: Callable[[Any], bool], words: str) -> Check:
+def only(allowed: Callable[[Any], bool], words: str) -> AfterValidator:
     """Return the annotation of values for which ``allowed`` is true; ``words`` complete "must be …"."""
 
-    def valid(value: object) -> None:
+    def valid(value: Any) -> Any:
         if not allowed(value):
             raise ValueError(f"must be {words}")
+        return value
 
-    return Check(valid, words)
-
-
-def names_from(known: Callable[[], Iterable[str]]) -> Check:
-    """Return the annotation of a name in a registry that other packages can add to."""
-
-    def valid(name: str) -> None:
-        if name not in known():
-            raise unknown("name", name, known())
-
-    return Check(valid, lambda: ", ".join(known()))
+    return AfterValidator(valid)
 
 
-def named_in(registry: Registry[Any]) -> Check:
-    """Return the annotation of a name in a registry, or of a user-defined class, which is not imported."""
-    return Check(registry.check, lambda: f"{', '.join(registry.names())} or path/to/file.py:Name")
+def checked(check: Callable[[Any], object]) -> AfterValidator:
+    """Return the annotation of values for which a function does not raise an error."""
+    return AfterValidator(lambda value: (check(value), value)[1])
 
 
 def _is_printable(text: str) -> bool:
@@ -163,29 +127,23 @@ def _hint(errors: Sequence[Any], value: Any) -> str | None:
     return did_you_mean(value, known) if isinstance(value, str) else None
 
 
-def describe_types(kind: type[Schema]) -> dict[str, str]:
-    """Describe the allowed values of every field in a few words.
+_KINDS = {bool: "true or false", int: "integer", float: "number", str: "text", tuple: "list", dict: "table"}
 
-    >>> class Layer(Schema):
-    ...     stride: Positive | tuple[Positive, Positive] | None = None
-    >>> describe_types(Layer)
-    {'stride': 'integer ≥ 1, or list of 2'}
+
+def describe_type(kind: Any) -> str:
+    """Describe the type of a field in a few words.
+
+    >>> describe_type(Literal["relu", "gelu"] | None), describe_type(Positive | tuple[Positive, Positive])
+    ('relu, gelu', 'integer or list')
     """
-    return {name: _words(schema) for name, schema in kind.model_json_schema()["properties"].items()}
-
-
-def _words(schema: dict[str, Any]) -> str:
-    if "anyOf" in schema:
-        return ", or ".join(_words(each) for each in schema["anyOf"] if each.get("type") != "null")
-    if "enum" in schema or "const" in schema:
-        return ", ".join(map(str, schema.get("enum", [schema.get("const")])))
-    if schema.get("type") == "array":
-        size = schema.get("minItems") if "prefixItems" in schema else None
-        return f"list of {size or _words(schema['items'])}"
-    signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-    bounds = [f"{sign} {schema[key]:g}" for key, sign in signs.items() if key in schema]
-    kind = {"string": "text", "boolean": "true or false", "object": "table"}.get(schema.get("type", ""))
-    return " ".join([schema.get("allowed") or kind or schema.get("type", "value"), " and ".join(bounds)]).strip()
+    origin = get_origin(kind)
+    if origin is Annotated:
+        return describe_type(kind.__origin__)
+    if origin is Literal:
+        return ", ".join(get_args(kind))
+    if origin in (Union, UnionType):
+        return " or ".join(describe_type(each) for each in get_args(kind) if each is not NoneType)
+    return _KINDS.get(origin or kind, "value")
 
 
 def shown(value: object) -> str:

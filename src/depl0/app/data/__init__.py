@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from depl0.app.data.base import AUGMENTATIONS, Batches, Data, DataInfo, DataSettings, Target
-from depl0.app.data.registry import names, open_data, shown_data, with_path
+from depl0.app.data.registry import names, open_data, shown_data
 
 __all__ = [
     "AUGMENTATIONS",
@@ -20,5 +20,4 @@ __all__ = [
     "names",
     "open_data",
     "shown_data",
-    "with_path",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,6 @@ def open_data(
     folder = Path(path).expanduser()
     source = read_folder(folder, settings) if name == "folder" else READERS[name](folder)
     return open_source(source, settings, target)
-
-
-def with_path(spec: str, change: Callable[[str], str]) -> str:
-    """Return a spec with another path of its files, if it has one: ``cifar10:DIR``."""
-    name, colon, path = spec.partition(":")
-    return f"{name}:{change(path)}" if colon and name in NAMES else spec
 
 
 def shown_data(spec: str) -> str:

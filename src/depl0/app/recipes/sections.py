@@ -12,13 +12,13 @@ import annotated_types as at
 from pydantic import Strict, model_validator
 from typing_extensions import Self
 
+from depl0._util.registry import unknown
 from depl0.app.data.base import DataFields
 from depl0.app.methods import METHODS, Learned, Method, Scored
 from depl0.app.models.spec import check_spec
 from depl0.app.schema import (
     Above0,
     BelowOne,
-    Check,
     Count,
     Distinct,
     Flag,
@@ -32,8 +32,7 @@ from depl0.app.schema import (
     Share,
     ShareAbove0,
     Text,
-    named_in,
-    names_from,
+    checked,
     shown,
 )
 from depl0.app.tasks import TASKS
@@ -58,9 +57,15 @@ def refusal(name: str, words: str, value: object, hint: str | None = None) -> In
     return InputError(f"recipe field {name} must be {words}, got {shown(value)} instead.", hint=hint)
 
 
-def penalties() -> tuple[str, ...]:
-    """Return the kinds of cost that can be penalised."""
-    return ("params", "macs", "groups", *sorted(PENALTIES))
+def _check_penalty(kind: str) -> None:
+    known = ("params", "macs", "groups", *sorted(PENALTIES))  # other packages add to them
+    if kind not in known:
+        raise unknown("kind of penalty", kind, known)
+
+
+def _check_preset(name: str) -> None:
+    if name not in PRESETS:
+        raise unknown("preset", name, PRESETS)
 
 
 _Setting: TypeAlias = Flag | Annotated[int, Strict()] | Number | Name
@@ -84,7 +89,7 @@ class ModelSection(Section):
 
     title = "model"
 
-    spec: Annotated[Name, Check(check_spec, "a model's name or module:callable")] = "resnet56"
+    spec: Annotated[Name, checked(check_spec)] = "resnet56"
     """Built-in name (resnet56), torchvision:NAME, timm:NAME, or a callable that returns a module:
     my_package.nets:make or path/to/file.py:make."""
     weights: Text = ""
@@ -142,7 +147,7 @@ class TaskSection(Section):
 
     title = "task"
 
-    spec: Annotated[Name, named_in(TASKS)] = "classification"
+    spec: Annotated[Name, checked(TASKS.check)] = "classification"
     """classification, segmentation, regression, or your own: my_package.tasks:Name or path/to/file.py:Name."""
     settings: dict[Name, _Setting] | None = None
     """Arguments of the task by name, e.g. {label_smoothing = 0.1}."""
@@ -154,12 +159,12 @@ class GatesSection(Section):
 
     title = "gates"
 
-    method: Annotated[Name, named_in(METHODS)] = "dep-l0"
+    method: Annotated[Name, checked(METHODS.check)] = "dep-l0"
     """dep-l0; l0-hc (independent gates); or a method that scores channels, which needs a budget and no generator. Your
     own: my_package.methods:Name or path/to/file.py:Name."""
     method_weight: NonNegative | None = None
     """Weight of the term that the method adds to the loss (default: the method's own; slimming: 1e-4)."""
-    generator: Annotated[Name, named_in(GENERATORS)] = "fc"
+    generator: Annotated[Name, checked(GENERATORS.check)] = "fc"
     """Network that computes the log α of every group. Your own: my_package.gates:Name or path/to/file.py:Name."""
     direction: Direction = "forward"
     """Order in which the generator visits the groups."""
@@ -170,7 +175,7 @@ class GatesSection(Section):
     alone: Annotated[tuple[Name, ...], Distinct] = ()
     """Layers whose output is gated although it is added to a shortcut; nothing is cut for these gates. Ignored with a
     budget and by methods that score channels."""
-    preset: Annotated[Name, names_from(lambda: PRESETS)] = "default"
+    preset: Annotated[Name, checked(_check_preset)] = "default"
     """Scaling and initialisation of the generator."""
     start: Number | None = None
     """Initial log α of every gate (default: the preset's)."""
@@ -215,7 +220,7 @@ class PenaltySection(Section):
 
     weight: NonNegative | None = None
     """λ; how much is kept follows from it. Exactly one of penalty.weight and gates.budget is set."""
-    kind: Annotated[Name, names_from(penalties)] = "params"
+    kind: Annotated[Name, checked(_check_penalty)] = "params"
     """Expected cost that λ multiplies: params, macs, groups (the paper's), or chain and groups-k2 (the authors')."""
     scale: PenaltyScale = "count"
     """Whether λ multiplies a count, as published values do, or the fraction of the dense network's cost."""

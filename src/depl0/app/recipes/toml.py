@@ -18,7 +18,7 @@ from pydantic.fields import FieldInfo
 from depl0._util import io
 from depl0._util.registry import nearest, question
 from depl0.app.recipes.recipe import SECTIONS, Recipe
-from depl0.app.schema import describe_types
+from depl0.app.schema import describe_type
 from depl0.errors import InputError
 
 if sys.version_info >= (3, 11):
@@ -131,13 +131,12 @@ def describe_fields(titles: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{title}.{name}",
-            "type": types[name],
+            "type": describe_type(field.annotation),
             "required": field.is_required(),
             "default": "none" if field.is_required() else _as_text(field.default),
             "description": " ".join((field.description or "").split()),
         }
         for title in titles
-        for types in [describe_types(SECTIONS[title])]
         for name, field in SECTIONS[title].model_fields.items()
     ]
 

@@ -20,7 +20,6 @@ from depl0._util.io import atomic_write
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.runs.checkpoint import has_checkpoints
-from depl0.app.runs.paths import started_in
 from depl0.errors import FormatError, InputError
 from depl0.latency import processor_name
 from depl0.surgery.files import check_saved
@@ -99,7 +98,7 @@ class RunFolder:
         """Create the folder with the recipe and the environment."""
         self.path.mkdir(parents=True, exist_ok=True)
         self._write("recipe.toml", write_recipe(recipe))
-        self._write("environment.json", _json({**environment(), **started_in(self.path)}))
+        self._write("environment.json", _json(environment()))
         self._write("metrics.jsonl", "")
         self.gates.restore("")
 

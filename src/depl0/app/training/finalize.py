@@ -71,9 +71,9 @@ def _summary(
     held_out = {"dense": state.dense_validation, "compact": scores.validation}
     return {
         "name": recipe.name,
-        "model": session.written.model.spec,
-        "data": session.written.data.spec,
-        "method": session.written.gates.method,
+        "model": session.recipe.model.spec,
+        "data": session.recipe.data.spec,
+        "method": session.recipe.gates.method,
         "metric": metric.to_dict(),
         "epochs": {"search": recipe.search_epochs, "finetune": recipe.finetune_epochs},
         "dense": {metric.name: state.dense_score, "macs": dense.macs, "params": dense.params, **figures["dense"]},

@@ -209,7 +209,7 @@ def _write_epoch(session: Session, phase: Phase, epoch: int, sums: Sums | None, 
     score = evaluate(accelerator, phase.model, session.data.for_choices.epoch(0), session.task)
     line: dict[str, Any] = {
         "phase": phase.name,
-        "method": session.written.gates.method,
+        "method": session.recipe.gates.method,
         "epoch": epoch,
         "step": session.global_step,
         "loss": loss / count,

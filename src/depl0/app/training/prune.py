@@ -17,7 +17,6 @@ from depl0._util.distributed import broadcast_buffers, broadcast_parameters
 from depl0._util.progress import check_stop
 from depl0.app.recipes.recipe import Recipe, distill_share
 from depl0.app.runs.folder import RunFolder, default_folder, open_run
-from depl0.app.runs.paths import resolve_paths
 from depl0.app.runs.progress import Reporter, shown_as
 from depl0.app.runtime.execution import set_channels_last, threads_by_work
 from depl0.app.runtime.processes import make_accelerator, stoppable
@@ -74,32 +73,28 @@ def prune(
     """
     reporter = reporter or Reporter()
     path = Path(out) if out else default_folder(recipe.name, resume)
-    resolved = resolve_paths(recipe, path)  # a run may be resumed from another folder
-    preprocessing = preprocessing_of(resolved)
-    recipe, resolved = (with_preprocessing(each, preprocessing) for each in (recipe, resolved))
+    recipe = with_preprocessing(recipe, preprocessing_of(recipe))
     folder, goes_on = open_run(path, recipe, resume)
     done = folder.finished(reporter.note) if goes_on else None
     if done is not None:
         return folder, done
     with stoppable(folder), threads_by_work() as choose_threads:
-        accelerator = make_accelerator(resolved)
+        accelerator = make_accelerator(recipe)
         reporter = reporter if accelerator.is_main_process else Reporter()
         check_installed(recipe.run.trackers)
-        reporter.note(f"opening {resolved.data.spec} …")
-        data = open_data_for(resolved, accelerator.device, accelerator.process_index, accelerator.num_processes)
+        reporter.note(f"opening {recipe.data.spec} …")
+        data = open_data_for(recipe, accelerator.device, accelerator.process_index, accelerator.num_processes)
         check_stop()
-        make_host = model_factory(resolved, data)
-        reporter.note(f"analysing {resolved.model.spec} …")
-        gated, example, start = gated_network(resolved, accelerator, data, make_host, choose_threads)
+        make_host = model_factory(recipe, data)
+        reporter.note(f"analysing {recipe.model.spec} …")
+        gated, example, start = gated_network(recipe, accelerator, data, make_host, choose_threads)
         check_stop()
-        begun = open_session(
-            resolved, recipe, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter
-        )
+        begun = open_session(recipe, accelerator, data, folder, goes_on=goes_on, resume=resume, reporter=reporter)
         with begun as session:
             session.trained = start.trained
             if recipe.run.channels_last:
                 set_channels_last(gated.host)
-            for note in (header(session, gated), *start.notes, *budget_warnings(resolved, gated)):
+            for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
                 session.reporter.note(note)
             session.reporter.plan(steps_by_phase(session))
             session.distillation = _teacher(session, gated.host)

@@ -210,7 +210,7 @@ def _cut_in_rounds(
 def _scored(session: Session, gated: GatedModel, method: Scored, data: Calibration) -> tuple[float, Tensor]:
     """Return the metric of the network with all its channels, and the score of each."""
     rng = torch.Generator().manual_seed(session.recipe.run.seed)
-    name = session.written.gates.method
+    name = session.recipe.gates.method
     user = wrap_user_errors("method", name, sys.modules[type(method).__module__]) if ":" in name else nullcontext()
     with shown_as(session.reporter, "scoring"), user:
         found = method.scores(gated, data.pairs(data.scores), session.task.loss, rng)

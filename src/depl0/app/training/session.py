@@ -66,8 +66,6 @@ class Session:
 
     recipe: Recipe
     """the recipe with resolved paths"""
-    written: Recipe
-    """the recipe as it is written to the folder"""
     accelerator: Accelerator
     data: Data
     task: Task
@@ -100,7 +98,7 @@ class Session:
         if found is None:
             self.reporter.note("nothing to resume: no checkpoint yet; starting from the beginning")
             if main:
-                self.folder.begin(self.written)
+                self.folder.begin(self.recipe)
             return
         self.global_step, self.resumed = found
         with wrap_content_errors(f"the checkpoint of step {self.global_step} in {self.folder.path}"):
@@ -130,7 +128,6 @@ class Session:
 @contextmanager
 def open_session(
     recipe: Recipe,
-    written: Recipe,
     accelerator: Accelerator,
     data: Data,
     folder: RunFolder,
@@ -143,7 +140,7 @@ def open_session(
     with locked_on_first_rank(folder.path, accelerator), explain_failures(accelerator, folder):
         shown = logged(reporter, folder.path / "log.txt") if accelerator.is_main_process else Reporter()
         trackers = Trackers(shown.note)
-        session = Session(recipe, written, accelerator, data, task_of(recipe), folder, shown, trackers)
+        session = Session(recipe, accelerator, data, task_of(recipe), folder, shown, trackers)
         try:
             on_first_rank(accelerator, lambda: _begin(session, goes_on))
             if goes_on:
@@ -163,10 +160,10 @@ def _begin(session: Session, goes_on: bool) -> None:
     folder = session.folder
     trust_code(session.recipe)
     if not goes_on:
-        open_run(folder.path, session.written, resume=False)
+        open_run(folder.path, session.recipe, resume=False)
     session.trackers.start(session.recipe, folder.path)  # may fail, so before the folder holds a run
     if not goes_on:
-        folder.begin(session.written)
+        folder.begin(session.recipe)
 
 
 # -- checkpoints -------------------------------------------------------------------------------------------------------
@@ -206,7 +203,7 @@ def save_phase(session: Session, phase: Phase, epoch: int, step: int, sums: Sums
         "rng": _of_all(session.accelerator, random_state()),
         "run": vars(session.state),
         "seconds": session.seconds,
-        "recipe": write_recipe(session.written),
+        "recipe": write_recipe(session.recipe),
         "metrics": session.folder.metrics.text(),
         "gates": session.folder.gates.text(),
     }
