@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from depl0.analysis.plan import Plan
 from depl0.app.data import Data
-from depl0.app.data.base import Batches, DataInfo
+from depl0.app.data.base import DataInfo
 from depl0.app.models.spec import factory
 from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe, task_of
@@ -166,17 +166,23 @@ class Stepper:
 
 
 @final
-class OneBatch(Batches):
+class OneBatch:
     """The same batch in every step of an epoch as long as CIFAR-10's."""
 
+    steps = STEPS_PER_EPOCH
+
     def __init__(self, images: Tensor, labels: Tensor) -> None:
-        super().__init__(len(images) * STEPS_PER_EPOCH, STEPS_PER_EPOCH)
+        self.size = len(images) * STEPS_PER_EPOCH
         self._batch = (images, labels)
 
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, number: int, first_step: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the same batch repeatedly."""
         for _ in range(first_step, self.steps):
             yield self._batch
+
+    def plain(self) -> OneBatch:
+        """Return these batches, which are not augmented."""
+        return self
 
 
 def make_steppers(
@@ -338,8 +344,9 @@ def _session(recipe: Recipe, accelerator: Accelerator, batches: OneBatch) -> Ses
     size = batches.size
     info = DataInfo("one random batch", CLASSES, None, IMAGE_SHAPE, train_size=size, test_size=size)
     folder = RunFolder(Path("."))  # nothing is written: no phase is run to its end
-    data, trackers = Data(info, batches, batches), Trackers(lambda text: None)
-    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Reporter(), trackers)
+    one: Any = batches
+    data, trackers = Data(info, one, one), Trackers(lambda text: None)
+    return Session(recipe, accelerator, data, task_of(recipe), folder, Reporter(), trackers)
 
 
 def step_table(result: dict[str, Any]) -> str:

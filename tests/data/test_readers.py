@@ -140,8 +140,8 @@ def test_test_images_are_those_of_torchvision(size, side, share, name):
     image, interpolation = picture(*size), transforms.InterpolationMode(name)
     resize = transforms.Resize(round(side / share), interpolation=interpolation)
     reference = transforms.Compose([resize, transforms.CenterCrop(side)])
-    found = Transform((side, side), share, name).centre(image)
-    assert np.array_equal(np.array(found), np.array(reference(image)))
+    found = Transform(DataSettings(image_size=side, crop_share=share, interpolation=name))(image)
+    assert np.array_equal(found.permute(1, 2, 0).numpy(), np.array(reference(image)))
 
 
 @pytest.mark.parametrize(

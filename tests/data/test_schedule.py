@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from depl0.app.data import Data, DataSettings, Target, open_data
-from depl0.app.data.base import Batches
+from depl0.app.data import Batches, Data, DataSettings, Target, open_data
 from depl0.app.data.schedule import InOrder, Shuffled, train_val_split
 from depl0.errors import InputError
 

@@ -25,4 +25,4 @@ def make_session(tmp_path: Path, **fields: Any) -> tuple[Session, GatedModel]:
     folder = RunFolder(tmp_path / "run")
     folder.begin(recipe)
     trackers = Trackers(lambda text: None)
-    return Session(recipe, recipe, accelerator, data, task_of(recipe), folder, Reporter(), trackers), gated
+    return Session(recipe, accelerator, data, task_of(recipe), folder, Reporter(), trackers), gated

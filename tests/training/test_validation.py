@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from depl0.app.cli.result import result_table
-from depl0.app.data import Data
-from depl0.app.data.base import Batches
+from depl0.app.data import Batches, Data
 from depl0.app.reports.run import read_run
 from depl0.app.reports.tables import all_runs, dense_to_compact
 from depl0.app.training import prune as prune_module

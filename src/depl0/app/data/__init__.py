@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-from depl0.app.data.base import AUGMENTATIONS, Batches, Data, DataInfo, DataSettings, Target
+from depl0.app.data.base import DataInfo, DataSettings, Target
+from depl0.app.data.batches import Batches, Data
 from depl0.app.data.registry import names, open_data, shown_data
 
 __all__ = [
-    "AUGMENTATIONS",
     "Batches",
     "Data",
     "DataInfo",

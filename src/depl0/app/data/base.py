@@ -1,22 +1,18 @@
-"""Interface of data sets: settings, a description, and batches that are a pure function of seed, epoch and step."""
+"""Settings and description of data sets."""
 
 from __future__ import annotations
 
-import abc
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, TypeAlias, final, get_args
+from typing import Annotated, Any, Literal, TypeAlias, final
 
 import annotated_types as at
 import torch
 from torch import Tensor
 
-from depl0._util.progress import check_stop
 from depl0.app.schema import Above0, BelowOne, Count, Number, Positive, Schema, Seed, ShareAbove0
-from depl0.errors import DataError, InputError
+from depl0.errors import DataError
 
 Augmentation: TypeAlias = Literal["default", "none", "crop", "crop-flip", "imagenet"]
-AUGMENTATIONS = get_args(Augmentation)
 Split: TypeAlias = Literal["validation", "test"]
 
 
@@ -108,22 +104,6 @@ class DataInfo:
         """Return the inputs of one example as text: ``3×32×32``."""
         return self.input_shapes if self.image_shape is None else "×".join(map(str, self.image_shape))
 
-    def warnings(self) -> Iterator[str]:
-        """Yield the reasons why the result of a run on this data would be meaningless, one sentence each."""
-        if self.num_classes == 1:
-            yield "the data has one class: every network gets 100 %."
-        if self.test_size == 1:
-            yield "the data has one test image: the accuracy can only be 0 or 100 %."
-        if self.class_counts is None or self.num_classes in (None, 1):
-            return
-        names = self.class_names or tuple(map(str, range(len(self.class_counts[0]))))
-        parts = (("training", "cannot be learned"), ("test", "are not part of the accuracy"))
-        for (part, meaning), counts in zip(parts, self.class_counts, strict=True):
-            empty = [name for name, count in zip(names, counts, strict=True) if count == 0]
-            if empty:
-                shown = ", ".join(empty[:5]) + (", …" if len(empty) > 5 else "")
-                yield f"{len(empty)} of {len(counts)} classes have no {part} images and {meaning}: {shown}."
-
     def description(self) -> dict[str, Any]:
         """Return the preprocessing that the trained network needs, as plain lists and numbers."""
         names = ("image_shape", "target_shape", "class_names", "mean", "std")
@@ -140,72 +120,6 @@ class Target:
     device: torch.device
     rank: int = 0
     world: int = 1
-
-
-class Batches(abc.ABC):
-    """Batches of inputs and targets, epoch after epoch.
-
-    Batches are stateless. An epoch that is repeated, or started at a later step, yields bit-identical batches, and
-    PyTorch's global random state is neither used nor changed.
-
-    Args:
-        size: examples of this rank in one epoch.
-        steps: batches of this rank in one epoch.
-    """
-
-    def __init__(self, size: int, steps: int) -> None:
-        self.size = size
-        self.steps = steps
-
-    def epoch(self, number: int, first_step: int = 0) -> Iterator[tuple[Any, Any]]:
-        """Yield the batches of one epoch, from one of its steps on.
-
-        Inputs are a tensor (batch, …), a tuple of positional arguments or a dict of keyword arguments. Targets are a
-        tensor, or a tuple or dict of tensors. Every tensor is on the device.
-        """
-        if not 0 <= first_step <= self.steps:
-            raise InputError(
-                f"The first step must be from 0 to {self.steps}, the steps of an epoch, got {first_step} instead.",
-                hint="batch size, data and number of processes must be those of the run that is resumed.",
-            )
-        for batch in self.batches_from(number, first_step):
-            check_stop()
-            yield batch
-
-    @abc.abstractmethod
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the batches of one epoch from a step on."""
-
-    def plain(self) -> Batches:
-        """Return these batches without augmentation, or unchanged if user code does the augmentation."""
-        return self
-
-
-@final
-@dataclass(frozen=True)
-class Data:
-    """A data set, ready for training and testing."""
-
-    info: DataInfo
-    train: Batches
-    test: Batches
-    validation: Batches | None = None
-    """training examples held out for choices (``DataSettings.validation``)"""
-
-    @property
-    def split(self) -> Split:
-        """Return the part that choices are made on: ``"validation"`` if examples are held out, else ``"test"``."""
-        return "test" if self.validation is None else "validation"
-
-    @property
-    def for_calibration(self) -> Batches:
-        """Return training examples without augmentation if possible."""
-        return self.train.plain()
-
-    @property
-    def for_choices(self) -> Batches:
-        """Return the batches of :attr:`split`."""
-        return self.test if self.validation is None else self.validation
 
 
 # -- targets -----------------------------------------------------------------------------------------------------------

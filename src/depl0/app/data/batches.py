@@ -13,7 +13,8 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset
 
-from depl0.app.data.base import Batches, Data, DataInfo, DataSettings, Target, count_classes, is_integer
+from depl0._util.progress import check_stop
+from depl0.app.data.base import DataInfo, DataSettings, Split, Target, count_classes, is_integer
 from depl0.app.data.examples import Examples, Rows, class_names_of, shapes
 from depl0.app.data.schedule import Indices, InOrder, Shuffled, chosen_workers, train_val_split
 from depl0.errors import DataError, Depl0Error, InputError
@@ -72,7 +73,7 @@ def open_source(source: Source, settings: DataSettings, target: Target) -> Data:
 
     def in_order(examples: Examples, numbers: Indices) -> Batches:
         schedule = InOrder(len(numbers), settings, target)
-        return ExampleBatches(examples, examples, schedule, numbers, place, workers)
+        return Batches(examples, examples, schedule, numbers, place, workers)
 
     train, held_out, test = train_val_split((len(first.source), len(second.source)), settings, target.world)
     is_image = isinstance(inputs, Tensor) and inputs.ndim == 3
@@ -94,16 +95,20 @@ def open_source(source: Source, settings: DataSettings, target: Target) -> Data:
     shuffled = Shuffled(len(train), settings, target)
     return Data(
         info,
-        train=ExampleBatches(first, unaugmented, shuffled, train, place, workers, augment),
+        train=Batches(first, unaugmented, shuffled, train, place, workers, augment),
         test=in_order(second, test),
         validation=None if held_out is None else in_order(unaugmented, held_out),
     )
 
 
 @final
-@dataclass(eq=False)
-class ExampleBatches(Batches):
-    """Batches of some examples, in the order of a schedule."""
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Batches of inputs and targets, epoch after epoch.
+
+    Batches are stateless. An epoch that is repeated, or started at a later step, yields bit-identical batches, and
+    PyTorch's global random state is neither used nor changed.
+    """
 
     source: Examples
     unaugmented: Examples
@@ -117,24 +122,34 @@ class ExampleBatches(Batches):
     augment: str = "none"
     """``"crop"`` and ``"crop-flip"`` crop images on the device"""
 
-    def __post_init__(self) -> None:
-        super().__init__(self.schedule.size, self.schedule.steps)
+    @property
+    def size(self) -> int:
+        """Return the examples of this rank in one epoch."""
+        return self.schedule.size
 
-    def plain(self) -> ExampleBatches:
-        """Return the batches without augmentation."""
+    @property
+    def steps(self) -> int:
+        """Return the batches of this rank in one epoch."""
+        return self.schedule.steps
+
+    def plain(self) -> Batches:
+        """Return these batches without augmentation, or unchanged if user code does the augmentation."""
         return replace(self, source=self.unaugmented, augment="none")
 
-    def batches_from(self, epoch: int, first_step: int) -> Iterator[tuple[Any, Any]]:
-        """Yield the batches of one epoch from a step on."""
-        steps = [self.numbers[step] for step in self.schedule.epoch(epoch)[first_step:]]
-        batches = self._read(epoch, steps)
-        if self.augment not in ("crop", "crop-flip") or isinstance(self.schedule, InOrder):
-            yield from (self.place(*batch) for batch in batches)
-            return
-        crops = torch.from_numpy(self.schedule.crops(epoch, CROP_PADDING)).to(self.place.device)
-        crops[2] *= self.augment == "crop-flip"
+    def epoch(self, number: int, first_step: int = 0) -> Iterator[tuple[Any, Any]]:
+        """Yield the batches of one epoch, from one of its steps on.
+
+        Inputs are a tensor (batch, …), a tuple of positional arguments or a dict of keyword arguments. Targets are a
+        tensor, or a tuple or dict of tensors. Every tensor is on the device.
+        """
+        batches = self._read(number, [self.numbers[step] for step in self.schedule.epoch(number)[first_step:]])
+        crops = None
+        if isinstance(self.schedule, Shuffled) and self.augment in ("crop", "crop-flip"):
+            crops = torch.from_numpy(self.schedule.crops(number, CROP_PADDING)).to(self.place.device)
+            crops[2] *= self.augment == "crop-flip"
         for step, batch in enumerate(batches, first_step):
-            yield self.place(*batch, partial(crop_and_flip, crop=crops[:, step], padding=CROP_PADDING))
+            check_stop()
+            yield self.place(*batch, None if crops is None else partial(crop_and_flip, crop=crops[:, step]))
 
     def _read(self, epoch: int, steps: list[Indices]) -> Iterator[tuple[Any, Any]]:
         rows = self.source.source
@@ -153,6 +168,33 @@ class ExampleBatches(Batches):
             if isinstance(batch, Depl0Error):
                 raise batch
             yield batch
+
+
+@final
+@dataclass(frozen=True)
+class Data:
+    """A data set, ready for training and testing."""
+
+    info: DataInfo
+    train: Batches
+    test: Batches
+    validation: Batches | None = None
+    """training examples held out for choices (``DataSettings.validation``)"""
+
+    @property
+    def split(self) -> Split:
+        """Return the part that choices are made on: ``"validation"`` if examples are held out, else ``"test"``."""
+        return "test" if self.validation is None else "validation"
+
+    @property
+    def for_calibration(self) -> Batches:
+        """Return training examples without augmentation if possible."""
+        return self.train.plain()
+
+    @property
+    def for_choices(self) -> Batches:
+        """Return the batches of :attr:`split`."""
+        return self.test if self.validation is None else self.validation
 
 
 @final
@@ -262,7 +304,7 @@ def _resize(images: Tensor, sides: tuple[int, int]) -> Tensor:
     return resized.round_().clamp_(0, 255).to(torch.uint8)
 
 
-def crop_and_flip(images: Tensor, crop: Tensor, padding: int) -> Tensor:
+def crop_and_flip(images: Tensor, crop: Tensor, padding: int = CROP_PADDING) -> Tensor:
     """Shift each image within its zero padding, and mirror some.
 
     ``crop`` has a column for each image: where its crop begins in the padded image, from the top and from the left, and

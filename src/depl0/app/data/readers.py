@@ -35,8 +35,6 @@ INSPECTED = 64
 """number of files whose size is read"""
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
 """Pillow supports other formats that are programs, and runs an interpreter to draw them."""
-MAX_PIXELS = 64_000_000
-"""pixels of one image: half a gigabyte while it is decoded"""
 
 
 def _in_memory(
@@ -179,15 +177,11 @@ def _cifar_part(paths: list[Path], cifar: Cifar) -> Part:
         raise DataError(f"{paths[0].parent} cannot be read: {error.strerror or error}.") from error
     labels = torch.from_numpy(records[:, cifar.label_bytes - 1].astype(np.int64))
     pixels = torch.from_numpy(records[:, cifar.label_bytes :].copy()).view(-1, 3, 32, 32)
-    return pixels, _checked(labels, cifar.num_classes, paths[0].parent)
-
-
-def _checked(labels: Tensor, num_classes: int, where: Path) -> Tensor:
-    if int(labels.max()) >= num_classes:
-        raise DataError(
-            f"the labels in {where} must be from 0 to {num_classes - 1}, got {int(labels.max())} instead.", hint=AGAIN
-        )
-    return labels
+    largest = int(labels.max())
+    if largest >= cifar.num_classes:
+        words = f"must be from 0 to {cifar.num_classes - 1}, got {largest} instead."
+        raise DataError(f"the labels in {paths[0].parent} {words}", hint=AGAIN)
+    return pixels, labels
 
 
 # -- folders of images -------------------------------------------------------------------------------------------------
@@ -198,13 +192,8 @@ def read_folder(path: Path, settings: DataSettings) -> Source:
 
     torchvision finds the files and transforms the images. Training takes a random part of each, testing the centre.
     """
-    centre = Transform(
-        settings.sides or (IMAGE_SIZE, IMAGE_SIZE),
-        settings.crop_share or CROP_SHARE,
-        settings.interpolation or "bilinear",
-    )
-    plain, test = image_folders(path, centre)
-    train = plain if settings.augment == "none" else image_folders(path, centre.randomised())[0]
+    plain, test = image_folders(path, Transform(settings))
+    train = plain if settings.augment == "none" else image_folders(path, Transform(settings, random=True))[0]
     return Source("folder", train, test, plain, augmentations=("imagenet", "none"))
 
 
@@ -239,26 +228,20 @@ def own_size(path: Path) -> tuple[int, int] | None:
 
 
 @final
-@dataclass(frozen=True)
 class Transform:
-    """Turns Pillow images into uint8 tensors of one size: their centre, or what ``random`` makes of them."""
+    """Turns Pillow images into uint8 tensors of one size: a random part of each, or its centre."""
 
-    sides: tuple[int, int]
-    crop_share: float = CROP_SHARE
-    interpolation: str = "bilinear"
-    random: Any = None
-
-    def randomised(self) -> Transform:
-        """Return the preparation that takes a random part of an image, and mirrors it half of the time."""
+    def __init__(self, settings: DataSettings, *, random: bool = False) -> None:
         transforms = torchvision().transforms
-        crop = transforms.RandomResizedCrop(self.sides, interpolation=transforms.InterpolationMode(self.interpolation))
-        random = transforms.Compose([crop, transforms.RandomHorizontalFlip()])
-        return Transform(self.sides, self.crop_share, self.interpolation, random)
+        self.sides = settings.sides or (IMAGE_SIZE, IMAGE_SIZE)
+        self.crop_share = settings.crop_share or CROP_SHARE
+        self.mode = transforms.InterpolationMode(settings.interpolation or "bilinear")
+        crop = transforms.RandomResizedCrop(self.sides, interpolation=self.mode)
+        self.prepare = transforms.Compose([crop, transforms.RandomHorizontalFlip()]) if random else self.centre
 
     def __call__(self, image: Any) -> Tensor:
         """Return the image as a tensor."""
-        prepared = self.centre(image) if self.random is None else self.random(image)
-        tensor: Tensor = torchvision().transforms.functional.pil_to_tensor(prepared)
+        tensor: Tensor = torchvision().transforms.functional.pil_to_tensor(self.prepare(image))
         return tensor
 
     def centre(self, image: Any) -> Any:
@@ -266,24 +249,21 @@ class Transform:
         (tall, wide), (width, height) = self.sides, image.size
         if (width, height) == (wide, tall):
             return image
-        least_wide, least_tall = round(wide / self.crop_share), round(tall / self.crop_share)
         if width * tall <= height * wide:  # narrower than the wanted shape
-            scaled = (least_wide, int(least_wide * height / width))
+            side = round(wide / self.crop_share)
+            scaled = [int(side * height / width), side]
         else:
-            scaled = (int(least_tall * width / height), least_tall)
-        resized = image.resize(scaled, _pillow().Resampling[self.interpolation.upper()])
-        return torchvision().transforms.functional.center_crop(resized, list(self.sides))
+            side = round(tall / self.crop_share)
+            scaled = [side, int(side * width / height)]
+        functional = torchvision().transforms.functional
+        return functional.center_crop(functional.resize(image, scaled, self.mode), list(self.sides))
 
 
 def decode(path: str) -> Any:
     """Return a file as a Pillow image with three channels."""
     try:
         with _pillow().open(path, formats=FORMATS) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise ValueError(f"it has {image.width:,} × {image.height:,} pixels, more than {MAX_PIXELS:,}")
             return image.convert("RGB")
-    except MemoryError:
-        raise
     except Exception as error:  # the errors of Pillow in a damaged file are not documented: OSError, struct.error, …
         raise DataError(
             f"{path} cannot be decoded as an image: {error}.",

@@ -11,8 +11,8 @@ import torch
 
 from depl0._util.registry import nearest, question
 from depl0._util.user_code import UserCallable, is_importable, load_callable, shown_spec
-from depl0.app.data.base import Data, DataSettings, Target
-from depl0.app.data.batches import Source, open_source
+from depl0.app.data.base import DataSettings, Target
+from depl0.app.data.batches import Data, Source, open_source
 from depl0.app.data.examples import PROTOCOL, as_dataset
 from depl0.app.data.readers import READERS, read_folder
 from depl0.errors import DataError, InputError

@@ -147,8 +147,6 @@ def open_session(
                 session.resume()
             elif resume:  # reported only now, because the log is in the folder
                 shown.note(f"nothing to resume: {folder.path} holds no run yet; starting from the beginning")
-            for warning in data.info.warnings():
-                shown.note(f"warning: {warning}")
             yield session
         finally:
             trackers.finish()
