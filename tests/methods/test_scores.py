@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from depl0.app.methods import METHODS, Scored, find_method
+from depl0.app.methods import METHODS, Scored
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.search.importance import FEW
@@ -24,7 +24,7 @@ LAYERS = {"stream": ("stem", "back"), "inner": ("inner",), "wide": ("wide", "dep
 
 
 def scores_of(name: str, gated: GatedModel, seed: int = 0) -> Tensor:
-    method = find_method(name)
+    method = METHODS.find(name)
     assert isinstance(method, Scored)
     return method.scores(gated, some_batches(), F.cross_entropy, torch.Generator().manual_seed(seed))
 
@@ -59,7 +59,7 @@ def test_scores_of_weights(name: str, prefix: str, measure: Callable[[np.ndarray
 
 def test_slimming_pulls_at_every_scale_that_has_a_gate() -> None:
     gated = gated_network(groups=["inner", "wide"])
-    method = find_method("slimming")
+    method = METHODS.find("slimming")
     assert isinstance(method, Scored)
     term = method.term(gated)
     assert term is not None
@@ -131,7 +131,7 @@ def test_sfp_sets_whole_filters_to_zero_and_nothing_else() -> None:
     closed = [1, 6, 13]
     is_open = torch.ones(18, dtype=torch.bool)
     is_open[closed] = False
-    method = find_method("sfp")
+    method = METHODS.find("sfp")
     assert isinstance(method, Scored)
     method.after_epoch(gated, lambda scores: is_open)
     wanted = {"stem.weight": 1, "back.weight": 1, "inner.weight": 1, "wide.weight": 2, "depthwise.weight": 2}
@@ -144,6 +144,6 @@ def test_sfp_sets_whole_filters_to_zero_and_nothing_else() -> None:
 
 def test_slimming_refuses_channels_without_a_norm() -> None:
     with pytest.raises(InputError, match=r"'slimming' needs a norm .* but bare has none \(1 of 2 groups\)") as caught:
-        find_method("slimming").check(gated_network(NoNorm))
+        METHODS.find("slimming").check(gated_network(NoNorm))
     assert "l1-norm" in str(caught.value.hint)
-    find_method("slimming").check(gated_network(NoNorm, groups=["conv"]))
+    METHODS.find("slimming").check(gated_network(NoNorm, groups=["conv"]))

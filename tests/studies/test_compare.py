@@ -17,7 +17,7 @@ from depl0.app.studies.compare import Comparison, read_methods
 from depl0.app.studies.pictures import comparison
 from depl0.app.studies.study import Outcome
 from depl0.app.studies.tables import paired_differences, tabulate
-from depl0.app.table import markdown_page
+from depl0.app.table import markdown
 from depl0.app.tasks import ACCURACY
 from depl0.errors import InputError
 from tests.support.summaries import a_summary, finish_run
@@ -108,7 +108,7 @@ Made with commit 0123456789ab, depl0 0.1.0, torch 2.13.0.
 
 
 def test_the_table(result: dict[str, Any]) -> None:
-    assert markdown_page(tabulate(result)) == MARKDOWN
+    assert markdown(tabulate(result), "# {}") == MARKDOWN
 
 
 # -- several budgets -------------------------------------------------------------------------------------------------

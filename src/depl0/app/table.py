@@ -103,17 +103,9 @@ def markdown_grid(header: Sequence[str], rows: Sequence[Sequence[str]], is_numbe
 
 def markdown(table: Table, title: str = "**{}**") -> str:
     """Return a table with its title and notes as Markdown."""
-    grid = markdown_grid([column.title for column in table.columns], table.shown(), _numbers(table))
+    titles, numbers = zip(*((column.title, column.is_number) for column in table.columns), strict=True)
+    grid = markdown_grid(titles, table.shown(), numbers)
     return "\n\n".join([title.format(markdown_text(table.title)), grid, *map(markdown_text, table.notes)]) + "\n"
-
-
-def _numbers(table: Table) -> list[bool]:
-    return [column.is_number for column in table.columns]
-
-
-def markdown_page(table: Table) -> str:
-    """Return a table as a Markdown page of its own."""
-    return markdown(table, title="# {}")
 
 
 def markdown_text(text: str) -> str:

@@ -13,7 +13,6 @@ from depl0.app.methods.base import (
     Loss,
     Method,
     Scored,
-    find_method,
     rank_within_groups,
     register,
 )
@@ -25,7 +24,6 @@ __all__ = [
     "Loss",
     "Method",
     "Scored",
-    "find_method",
     "rank_within_groups",
     "register",
 ]

@@ -24,8 +24,7 @@ class Method(abc.ABC):
     reference: ClassVar[str]
     """the paper"""
 
-    @abc.abstractmethod
-    def check(self, gated: GatedModel) -> None:
+    def check(self, gated: GatedModel) -> None:  # noqa: B027 - most methods accept every network that can be gated
         """Raise before any training if the method cannot score this network."""
 
 
@@ -34,9 +33,6 @@ class Learned(Method):
 
     generators: ClassVar[tuple[str, ...] | None] = None
     """the allowed generators; None: all"""
-
-    def check(self, gated: GatedModel) -> None:
-        """Accept every network that can be gated."""
 
 
 class Scored(Method):
@@ -55,9 +51,6 @@ class Scored(Method):
     """default norm that gradients are clipped to in the method's training"""
     weight: ClassVar[float] = 0.0
     """default weight of the method's loss term in training"""
-
-    def check(self, gated: GatedModel) -> None:
-        """Accept every network that can be gated; methods may override this."""
 
     @abc.abstractmethod
     def scores(self, gated: GatedModel, batches: Batches, loss: Loss, rng: torch.Generator) -> Tensor:
@@ -100,7 +93,7 @@ _M = TypeVar("_M", bound=type[Method])
 
 
 def _own(spec: str) -> Method:
-    kind = load_class(spec, "method", Method)  # type: ignore[type-abstract]
+    kind = load_class(spec, "method", Method)
     if not issubclass(kind, (Learned, Scored)):
         raise InputError(
             f"method {spec!r} must be below depl0.app.methods.Scored or Learned.",
@@ -117,15 +110,6 @@ METHODS: Registry[Method] = Registry("method", "'dep-l0' is the paper's method."
 def register(name: str) -> Callable[[_M], _M]:
     """Return a decorator that registers a method by name: ``@register("l1-norm")``."""
     return METHODS.register(name, lambda method: method())
-
-
-def find_method(name: str) -> Method:
-    """Return a method by its name, or a user-defined one: ``path/to/file.py:Name``.
-
-    >>> find_method("fpgm").scope
-    'group'
-    """
-    return METHODS.find(name)
 
 
 # -- methods that learn their gates ------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from depl0._util.optional import torchvision
 from depl0.app.models.plain import he_initialise, initialise_as_dep_l0
 from depl0.app.models.spec import register
-from depl0.errors import InputError
 
 Shortcut = Literal["A", "B"]
 
@@ -93,12 +92,6 @@ def _stage(blocks: int, in_channels: int, out_channels: int, stride: int, shortc
 
 
 def _resnet(depth: int, num_classes: int, shortcut: Shortcut, in_channels: int) -> CifarResNet:
-    model = f"resnet{depth}"
-    if shortcut not in ("A", "B"):
-        raise InputError(
-            f"The 'shortcut' parameter of {model} must be 'A' or 'B', got {shortcut!r} instead.",
-            hint="'A' pads with zeros and has no parameters; 'B' is a 1x1 convolution with batch norm.",
-        )
     return CifarResNet((depth - 2) // 6, num_classes, shortcut, in_channels)
 
 

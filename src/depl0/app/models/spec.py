@@ -17,7 +17,6 @@ say), and is then not passed.
 from __future__ import annotations
 
 import contextlib
-import inspect
 from collections.abc import Callable
 from importlib import import_module
 from typing import Any, TypeAlias, TypeVar
@@ -60,15 +59,7 @@ def build(name: str, **kwargs: object) -> nn.Module:
     >>> build("resnet20", num_classes=100).linear
     Linear(in_features=64, out_features=100, bias=True)
     """
-    constructor = MODELS.find(name)
-    signature = inspect.signature(constructor)
-    try:
-        signature.bind(**kwargs)
-    except TypeError as error:
-        raise InputError(
-            f"{name} cannot be built with these arguments: {error}.", hint=f"its signature is {name}{signature}."
-        ) from error
-    return constructor(**kwargs)
+    return MODELS.find(name)(**kwargs)
 
 
 # -- specs -------------------------------------------------------------------------------------------------------------

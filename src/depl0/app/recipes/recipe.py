@@ -10,7 +10,7 @@ from pydantic import model_validator
 from typing_extensions import Self
 
 from depl0._util.user_code import shown_spec
-from depl0.app.methods import METHODS, Learned, Method, Scored, find_method
+from depl0.app.methods import METHODS, Learned, Method, Scored
 from depl0.app.recipes import sections as sec
 from depl0.app.recipes.sections import CONTINUED, Section, refusal
 from depl0.app.schema import FileName
@@ -149,7 +149,7 @@ def method_of(recipe: Recipe) -> Method:
 
     A user-defined method is imported here, and the other fields are checked.
     """
-    method = find_method(recipe.gates.method)
+    method = METHODS.find(recipe.gates.method)
     recipe.gates.check_method(method)
     return method
 

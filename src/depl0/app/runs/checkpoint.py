@@ -68,11 +68,6 @@ def load_newest(folder: Path, note: Callable[[str], None] | None = None) -> tupl
             f"this run has saved checkpoints, but all in {folder} are corrupt: {', '.join(wrong)}.",
             hint="restore one from a backup, or start again with another --out.",
         )
-    if any(path.name.startswith("step-") for path in _entries(folder)):
-        raise FormatError(
-            f"the checkpoints in {folder} were written by another version of depl0.",
-            hint="resume with that version, or start again with another --out.",
-        )
     return None
 
 
@@ -120,13 +115,10 @@ def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:16]
 
 
-def _entries(folder: Path) -> list[Path]:
-    return sorted(folder.iterdir()) if folder.is_dir() else []
-
-
 def _checkpoints(folder: Path) -> list[Path]:
     """Return the checkpoints, oldest first."""
-    return sorted((path for path in _entries(folder) if _NAME.fullmatch(path.name)), key=_step)
+    found = folder.iterdir() if folder.is_dir() else ()
+    return sorted((path for path in found if _NAME.fullmatch(path.name)), key=_step)
 
 
 def _step(path: Path) -> int:

@@ -19,7 +19,7 @@ from depl0.app.studies.pictures import comparison
 from depl0.app.studies.study import Outcome, Result, Study, to_json
 from depl0.app.studies.tables import describe, made_with, over_seeds, tabulate
 from depl0.app.studies.workers import Workers
-from depl0.app.table import Table, markdown_page
+from depl0.app.table import Table, markdown
 from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS
 
@@ -145,7 +145,7 @@ class Comparison:
             table = tabulate(result)
             if is_first_process():
                 atomic_write(folder / "comparison.json", to_json(result))
-                atomic_write(folder / "comparison.md", markdown_page(table).encode())
+                atomic_write(folder / "comparison.md", markdown(table, "# {}").encode())
                 drawing = comparison(result)
                 if drawing is not None:
                     with style():
