@@ -1,12 +1,8 @@
-"""The recipes of the paper's experiments as published (``recipes.toml``), for the catalogue of recipes."""
-
-from __future__ import annotations
+"""Published recipes: the paper as printed, and the code that its authors published (``recipes.toml``)."""
 
 from pathlib import Path
 
-from depl0.app.recipes.catalog import Entry, entries_of
 
-
-def entries() -> dict[str, Entry]:
-    """Return the factory, variant and title of every recipe by name."""
-    return entries_of(Path(__file__).with_name("recipes.toml"))
+def entries() -> Path:
+    """Return the file with the recipes."""
+    return Path(__file__).with_name("recipes.toml")
