@@ -7,7 +7,6 @@ field and its value: "recipe field gates.budget must be less than or equal to 1,
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from types import NoneType, UnionType
@@ -37,15 +36,11 @@ def checked(check: Callable[[Any], object]) -> AfterValidator:
     return AfterValidator(lambda value: (check(value), value)[1])
 
 
-def _is_printable(text: str) -> bool:
-    # Control characters are never intended, and lone surrogates cannot be written to a file.
-    return not any(unicodedata.category(character) in ("Cc", "Cs") for character in text)
-
-
 def _is_file_name(text: str) -> bool:
     return text not in (".", "..") and not any(sign in text for sign in "/\\:")
 
 
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 Count = Annotated[int, Strict(), at.Ge(0)]
 Positive = Annotated[int, Strict(), at.Ge(1)]
 Number = Annotated[float, Strict()]
@@ -56,7 +51,7 @@ BelowOne = Annotated[float, Strict(), at.Ge(0), at.Lt(1)]
 ShareAbove0 = Annotated[float, Strict(), at.Gt(0), at.Le(1)]
 Seed = Annotated[int, Strict(), at.Ge(0), at.Le(2**32 - 1)]
 Flag = Annotated[bool, Strict()]
-Text = Annotated[str, Strict(), only(_is_printable, "one line of text")]
+Text = Annotated[str, Strict(), only(lambda text: not _CONTROL.search(text), "one line of text")]
 Name = Annotated[Text, at.MinLen(1)]
 FileName = Annotated[Name, only(_is_file_name, "a name for a folder: one line, no path")]
 Distinct = only(lambda values: len(set(values)) == len(values), "a list without duplicates")

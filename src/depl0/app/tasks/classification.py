@@ -130,17 +130,12 @@ class Segmentation(Task):
                 f"{tuple(scores.shape)}.",
                 hint="a network for segmentation ends in a convolution, not in a linear layer.",
             )
-        classes, size = scores.shape[1], tuple(scores.shape[2:])
+        size = tuple(scores.shape[2:])
         if info.target_shape is not None and tuple(info.target_shape) != size:
             raise InputError(
                 f"the network returned scores of {' x '.join(map(str, size))} pixels, but the targets of {info.name} "
                 f"have shape {tuple(info.target_shape)}.",
                 hint="targets are label maps (number, height, width); scale the scores up to their size.",
-            )
-        if info.num_classes is not None and info.num_classes != classes:
-            raise InputError(
-                f"the network returned scores for {classes} classes, but the data has {info.num_classes}.",
-                hint=f"build the network with {info.num_classes} classes; a callable may take num_classes.",
             )
 
     def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
