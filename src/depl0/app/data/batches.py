@@ -102,7 +102,7 @@ def open_source(source: Source, settings: DataSettings, target: Target) -> Data:
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Batches:
     """Batches of inputs and targets, epoch after epoch.
 
