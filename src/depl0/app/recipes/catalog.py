@@ -84,7 +84,7 @@ def names() -> tuple[str, ...]:
 
 def base_names() -> tuple[str, ...]:
     """Return the names of the built-in recipes without their variants."""
-    return tuple(_built_in())
+    return tuple(read_table(BUILT_IN))
 
 
 def get(name: str) -> Recipe:
