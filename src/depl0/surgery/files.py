@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
@@ -28,7 +27,7 @@ from depl0.costs.count import Cost
 from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import check_description, outputs_on, probe_error
-from depl0.errors import FormatError, InputError
+from depl0.errors import Depl0Error, FormatError, InputError
 from depl0.host.network import canonical_names, first_line
 from depl0.replacements.base import Replacement, replacement_from
 from depl0.surgery.record import (
@@ -36,7 +35,7 @@ from depl0.surgery.record import (
     CompactRecord,
     RecoveryRecord,
     apply_record,
-    record_of,
+    info,
     remember,
     state_shapes,
 )
@@ -70,12 +69,7 @@ def save(compact: nn.Module, folder: str | os.PathLike[str]) -> Path:
         >>> loaded[0]
         Linear(in_features=3, out_features=8, bias=True)
     """
-    record = record_of(compact) if isinstance(compact, nn.Module) else None
-    if record is None:
-        raise InputError(
-            f"Expected a compact network, got {type(compact).__name__} instead.",
-            hint="pass what gated.extract() returned, before or after fine-tuning.",
-        )
+    record = info(compact)
     values = _serialised(compact)
     header = {"format": FORMAT, "version": VERSION, **record_to_json(record)}
     if record.probe is not None:
@@ -164,8 +158,11 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
         for shapes in (record.dense_shapes, state_shapes(model))
     )
     _check_equal(dense, built, source)
-    _cut(model, record, source)
-    _fill(model, _read_values(values), source)
+    with _damage(source / "compact.json", "describes cuts that the network does not allow"):
+        apply_record(model, record)
+    with _damage(values, "cannot be read"):
+        tensors = load_file(values)  # mapped into memory
+    _fill(model, tensors, source)
     _verify(model, record, header.get("proof"), source)
     remember(model, record)
     return model.eval()
@@ -226,18 +223,6 @@ def _checked_values(source: Path, header: dict[str, Any], limit: int) -> Path:
     return path
 
 
-def _cut(model: nn.Module, record: CompactRecord, source: Path) -> None:
-    """Cut a fresh network as the record describes, which may be invalid if the file was edited."""
-    try:
-        apply_record(model, record)
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError) as error:
-        raise FormatError(
-            f"{source / 'compact.json'} describes cuts that the network does not allow: "
-            f"{type(error).__name__} {error}.",
-            hint="copy the folder again from its source.",
-        ) from error
-
-
 # -- values --------------------------------------------------------------------------------------------------------
 
 
@@ -283,14 +268,6 @@ def _check_equal(saved: Mapping[str, str], found: Mapping[str, str], source: Pat
             )
 
 
-def _read_values(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of a file, mapped into memory."""
-    try:
-        return dict(load_file(path))
-    except (SafetensorError, ValueError, KeyError, RuntimeError) as error:
-        raise FormatError(f"{path} cannot be read: {error}") from error
-
-
 # -- header --------------------------------------------------------------------------------------------------------
 
 
@@ -324,7 +301,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
 
 def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
     """Read a record from its JSON form; ``path`` is the file to name in an error."""
-    try:
+    with _damage(path, "is damaged"):
         shapes = {str(name): _shape(sizes) for name, sizes in header["dense_shapes"].items()}
         replacements = {str(path): replacement_from(entry) for path, entry in header["replaced"].items()}
         sizes = _axis_sizes(shapes, replacements)
@@ -349,10 +326,18 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
             agreement=_agreement(header.get("agreement")),
             recovery=_recovery(header.get("recovery")),
         )
-    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError) as error:
+
+
+@contextmanager
+def _damage(path: Path, what: str) -> Iterator[None]:
+    """Turn errors that a damaged or edited file causes into one that names the file."""
+    try:
+        yield
+    except (Depl0Error, MemoryError):
+        raise
+    except Exception as error:
         raise FormatError(
-            f"{path} is damaged: {type(error).__name__} {str(error)[:200]}.",
-            hint="copy the folder again from its source.",
+            f"{path} {what}: {type(error).__name__} {str(error)[:200]}.", hint="copy the folder again from its source."
         ) from error
 
 
@@ -434,12 +419,11 @@ def _read_header(path: Path) -> dict[str, Any]:
         raise FormatError(f"{path} is not a JSON file: {error}.") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise FormatError(f"{path} does not describe a compact network.", hint="pass a folder that depl0.save wrote.")
-    version = header.get("version")
-    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
-        raise FormatError(f"{path} has format version {version!r}; expected an integer.")
+    with _damage(path, "has no valid format version"):
+        version = _whole(header.get("version"))
     if version > VERSION:
         raise FormatError(
-            f"{path} has format version {str(version)[:20]}, but this depl0 reads versions up to {VERSION}.",
+            f"{path} has format version {version}, but this depl0 reads versions up to {VERSION}.",
             hint="install a newer depl0.",
         )
     if not re.fullmatch("[0-9a-f]{64}", str(header.get("sha256"))):

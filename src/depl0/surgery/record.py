@@ -255,7 +255,7 @@ def info(compact: nn.Module) -> CompactRecord:
     record = record_of(compact) if isinstance(compact, nn.Module) else None
     if record is None:
         raise InputError(
-            f"expected a compact network, got {type(compact).__name__} instead.",
+            f"Expected a compact network, got {type(compact).__name__} instead.",
             hint="pass what gated.extract(), search.finish() or depl0.load(...) returned.",
         )
     return record
