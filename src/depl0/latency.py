@@ -144,10 +144,9 @@ def speedup(reference: Sequence[float], seconds: Sequence[float]) -> Speedup:
     return Speedup(ratio, min(low, ratio), max(high, ratio))
 
 
-def clock_for(device: torch.device, threads: int | None = None) -> Callable[[], float]:
-    """Return the clock for this number of threads (default: torch's setting): CPU time if it is available."""
-    alone = (torch.get_num_threads() if threads is None else threads) == 1
-    return time.thread_time if alone and device.type == "cpu" else time.perf_counter
+def clock_for(device: torch.device) -> Callable[[], float]:
+    """Return the clock for torch's number of threads: CPU time if it is available."""
+    return time.thread_time if torch.get_num_threads() == 1 and device.type == "cpu" else time.perf_counter
 
 
 def _seconds(call: Callable[[], object], device: torch.device, clock: Callable[[], float]) -> float:

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from depl0.gates import (
+from depl0.gates.hard_concrete import (
     BETA,
     GAMMA,
     RULES,

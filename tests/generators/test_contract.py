@@ -12,7 +12,6 @@ from torch import Tensor
 
 from depl0._util.registry import Registry
 from depl0.errors import InputError
-from depl0.gates import evaluation_gates, open_probability
 from depl0.gates.generators import (
     GENERATORS,
     PRESETS,
@@ -23,6 +22,7 @@ from depl0.gates.generators import (
     make_generator,
     register,
 )
+from depl0.gates.hard_concrete import evaluation_gates, open_probability
 
 SIZES = (3, 5, 2, 4)
 VGG16 = (64, 64, 128, 128, 256, 256, 256, 512, 512, 512, 512, 512, 512)

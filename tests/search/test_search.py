@@ -236,7 +236,7 @@ def test_gates_that_only_the_initialisation_has_closed_are_not_cut_out() -> None
     """The paper's preset, without any penalty: nothing but random numbers closes gates, so nothing may go."""
     loop = Loop(budget=None, average=False, preset="paper")
     with torch.no_grad():
-        started_closed = depl0.gates.open_probability(loop.gated.log_alpha()) < 0.01
+        started_closed = depl0.gates.hard_concrete.open_probability(loop.gated.log_alpha()) < 0.01
         assert 3 <= int(started_closed.sum()) < 20  # of 20 gates
     assert loop.train(STEPS // 2) == []
     with torch.no_grad():  # what opens and closes again has been judged, and goes

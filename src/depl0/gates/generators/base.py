@@ -129,13 +129,6 @@ class Generator(nn.Module, abc.ABC):
                 previous = feed(values[group])
         return torch.cat([values[group] for group in range(len(order))])
 
-    def extra_repr(self) -> str:
-        """Return the description of the generator for the module's ``repr``."""
-        return (
-            f"{sum(self.sizes)} gates in {len(self.sizes)} groups, "
-            f"direction={self.direction!r}, preset={self.preset.name!r}"
-        )
-
     def _checked_start(self, log_alpha: Tensor) -> Tensor:
         """Check a flat initial log α, and convert it to the parameters' dtype and device."""
         if log_alpha.shape != (sum(self.sizes),):
