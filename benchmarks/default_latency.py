@@ -54,7 +54,7 @@ def measure(name: str, seconds: float) -> dict[str, Any]:
     row: dict[str, Any] = {"network": name, "size": size, "processor_seconds": round(time.process_time() - start)}
     row["macs_share"] = depl0.cost(pruned, example).macs / depl0.cost(network, example).macs
     networks = {"original": network, "pruned": pruned}
-    calls = {kind: session_call(export_onnx(each, example), example, 1) for kind, each in networks.items()}
+    calls = {kind: session_call(export_onnx(each, example), [example], 1) for kind, each in networks.items()}
     times = interleave(calls, torch.device("cpu"), 400, seconds)
     for kind, values in times.items():
         row[f"ms, {kind}"] = 1000 * summarise(values).best

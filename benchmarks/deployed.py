@@ -100,7 +100,7 @@ def measure_files(
     files: dict[str, bytes], inputs: torch.Tensor, rounds: int = 300, seconds: float = 20.0
 ) -> dict[str, dict[str, Any]]:
     """Time ONNX files in ONNX Runtime on the CPU, interleaved, on the same input; milliseconds."""
-    calls = {name: session_call(data, inputs, torch.get_num_threads()) for name, data in files.items()}
+    calls = {name: session_call(data, [inputs], torch.get_num_threads()) for name, data in files.items()}
     times = interleave(calls, torch.device("cpu"), rounds, seconds)
     found = {name: summarise(values) for name, values in times.items()}
     return {

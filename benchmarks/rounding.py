@@ -70,7 +70,7 @@ def relative_times(
     found: dict[Cell, dict[str, float]] = {cell: {} for cell in compact}
     with torch.inference_mode():
         eager = {name: (lambda n=network: n(inputs)) for name, network in networks.items()}  # type: ignore[misc]
-        onnx = {name: session_call(export_onnx(network, inputs), inputs, 1) for name, network in networks.items()}
+        onnx = {name: session_call(export_onnx(network, inputs), [inputs], 1) for name, network in networks.items()}
         for backend, calls in (("eager", eager), ("onnxruntime", onnx)):
             times = interleave(calls, inputs.device, 400, seconds)
             for cell in compact:

@@ -184,18 +184,15 @@ def compiled(model: nn.Module, example: ExampleInputs) -> Call:
 
 def onnx_runtime(model: nn.Module, example: ExampleInputs) -> Call:
     """Run the network, exported, in ONNX Runtime, with torch's number of threads."""
-    device = example.tensors()[0].device
-    require_runtime(device)  # before the export, which is slow
+    require_runtime(example.tensors()[0].device)  # before the export, which is slow
     try:
         with evaluation_mode(model), torch.inference_mode(False), torch.no_grad():  # recording needs ordinary tensors
             example = example.map_tensors(Tensor.clone)
             program = torch.onnx.export(model, example.args, kwargs=example.kwargs, dynamo=True, verbose=False)
         assert program is not None
-        session = open_session(program.model_proto.SerializeToString(), device, torch.get_num_threads())
+        return session_call(program.model_proto.SerializeToString(), example.tensors(), torch.get_num_threads())
     except Exception as error:  # any failure of the exporter
         raise Skipped(f"the export failed with {type(error).__name__}: {first_line(error)}") from error
-    feed = {entry.name: t.cpu().numpy() for entry, t in zip(session.get_inputs(), example.tensors(), strict=True)}
-    return lambda: session.run(None, feed)
 
 
 BACKENDS: Mapping[str, Callable[[nn.Module, ExampleInputs], Call]] = MappingProxyType(
@@ -228,10 +225,10 @@ def open_session(file: bytes, device: torch.device, threads: int) -> Any:
     return runtime.InferenceSession(file, options, providers=[provider(device)])
 
 
-def session_call(file: bytes, inputs: Tensor, threads: int) -> Call:
+def session_call(file: bytes, inputs: Sequence[Tensor], threads: int) -> Call:
     """Return a function that runs an ONNX file on these inputs."""
-    session = open_session(file, inputs.device, threads)
-    feed = {session.get_inputs()[0].name: inputs.cpu().numpy()}
+    session = open_session(file, inputs[0].device, threads)
+    feed = {entry.name: t.cpu().numpy() for entry, t in zip(session.get_inputs(), inputs, strict=True)}
     return lambda: session.run(None, feed)
 
 
