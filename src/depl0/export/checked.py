@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from depl0._util.io import temp_path, write_flushed
+from depl0._util.optional import check_installed
 from depl0._util.progress import check_stop
 from depl0.equivalence.comparison import relative_error
 from depl0.errors import ExportError, InputError
@@ -43,7 +44,7 @@ def write_checked(target: Target, request: Request, path: Path) -> Exported:
         raise InputError(f"{path} is a folder, not a file.", hint=f"write to {path / ('model' + target.suffix)}")
     if not path.parent.is_dir():
         raise InputError(f"the folder {path.parent} does not exist.", hint=f"mkdir -p {path.parent}")
-    target.check_installed()
+    check_installed(*target.packages, purpose=f"for {target.name} files", extra=target.extra)
     given, wanted = target.expected(request)
     data = target.encode(request)
     files = {target.suffix: data} if isinstance(data, bytes) else dict(data)

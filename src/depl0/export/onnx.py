@@ -32,6 +32,7 @@ class Onnx(Target):
 
     name: ClassVar[str] = "onnx"
     suffix: ClassVar[str] = ".onnx"
+    packages: ClassVar[tuple[str, ...]] = ("onnxruntime", "onnx", "onnxscript")
     reader: ClassVar[str] = reader_program(
         """
 sys.modules["torch"] = None
@@ -44,11 +45,6 @@ def network(*arrays):
     return session.run(None, dict(zip(names, arrays)))
 """
     )
-
-    def check_installed(self) -> None:
-        """Look for the packages that write ONNX files and run them."""
-        for package in ("onnxruntime", "onnx", "onnxscript"):
-            require(package, package, "for ONNX files", extra="export")
 
     def encode(self, request: Request) -> bytes:
         """Record the network and translate it."""

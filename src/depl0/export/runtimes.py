@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import io
 import tempfile
+from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, final
+from typing import ClassVar, final
 
-from depl0._util.optional import install_command, require
-from depl0.analysis.recording import quiet
-from depl0.errors import NotInstalledError
 from depl0.export.onnx import Onnx
 from depl0.export.targets import CALL_TORCH, Request, Target, reader_program, register, tool_errors
 
@@ -21,6 +19,8 @@ class OpenVino(Target):
 
     name: ClassVar[str] = "openvino"
     suffix: ClassVar[str] = ".xml"
+    packages: ClassVar[tuple[str, ...]] = ("openvino", *Onnx.packages)
+    extra: ClassVar[str] = "openvino"
     reader: ClassVar[str] = reader_program(
         """
 sys.modules["torch"] = None
@@ -33,14 +33,9 @@ def network(*arrays):
 """
     )
 
-    def check_installed(self) -> None:
-        """Check that OpenVINO and the packages that write ONNX are installed."""
-        _openvino()
-        Onnx().check_installed()
-
     def encode(self, request: Request) -> dict[str, bytes]:
         """Write ONNX, and have OpenVINO translate it."""
-        openvino, data = _openvino(), Onnx().encode(request)
+        openvino, data = import_module("openvino"), Onnx().encode(request)
         with tempfile.TemporaryDirectory() as folder:
             file = Path(folder) / f"model{self.suffix}"
             with tool_errors("OpenVINO cannot translate the network", "export it as onnx"):
@@ -51,10 +46,6 @@ def network(*arrays):
             return {part.suffix: part.read_bytes() for part in Path(folder).iterdir()}
 
 
-def _openvino() -> Any:
-    return require("openvino", "openvino", "for OpenVINO files", extra="openvino")
-
-
 @final
 @register
 class ExecuTorch(Target):
@@ -62,6 +53,8 @@ class ExecuTorch(Target):
 
     name: ClassVar[str] = "executorch"
     suffix: ClassVar[str] = ".pte"
+    packages: ClassVar[tuple[str, ...]] = ("executorch",)
+    extra: ClassVar[str] = "executorch"
     reader: ClassVar[str] = reader_program(
         """
 from executorch.extension.pybindings import portable_lib
@@ -73,27 +66,11 @@ module = lambda *tensors: method.execute(tensors)
         + CALL_TORCH
     )
 
-    def check_installed(self) -> None:
-        """Check that ExecuTorch and everything it needs to write a file are installed."""
-        _executorch()
-
     def encode(self, request: Request) -> bytes:
         """Record the network and lower it to XNNPACK, which folds batch norms."""
         program = request.record()
-        exir, partitioner = _executorch()
         with tool_errors("ExecuTorch cannot translate the network", "export it as pt2"):
-            lowered = exir.to_edge_transform_and_lower(program, partitioner=[partitioner.XnnpackPartitioner()])
+            exir = import_module("executorch.exir")
+            xnnpack = import_module("executorch.backends.xnnpack.partition.xnnpack_partitioner")
+            lowered = exir.to_edge_transform_and_lower(program, partitioner=[xnnpack.XnnpackPartitioner()])
             return bytes(lowered.to_executorch().buffer)
-
-
-def _executorch() -> list[Any]:
-    modules = ("executorch.exir", "executorch.backends.xnnpack.partition.xnnpack_partitioner")
-    try:
-        with quiet():
-            return [require(name, "executorch", "for ExecuTorch files", extra="executorch") for name in modules]
-    except NotInstalledError:
-        raise
-    except ImportError as error:
-        raise NotInstalledError(
-            f"executorch is installed, but cannot be imported: {error}.", hint=install_command("executorch")
-        ) from error

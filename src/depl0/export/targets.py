@@ -91,6 +91,10 @@ class Target(abc.ABC):
     name: ClassVar[str]
     suffix: ClassVar[str]
     tolerance: ClassVar[float] = FILES
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Packages that write or run the file, and that depl0 itself does not need"""
+    extra: ClassVar[str] = "export"
+    """The extra of depl0 that installs them"""
     reader: ClassVar[str]
     """Source of a program without depl0, which :func:`reader_program` makes: its arguments are the file, an .npz of
     inputs, the .npz that it writes, and the number of threads"""
@@ -98,9 +102,6 @@ class Target(abc.ABC):
     @abc.abstractmethod
     def encode(self, request: Request) -> bytes | Mapping[str, bytes]:
         """Return the file, or several files with the same stem by their suffixes, which include :attr:`suffix`."""
-
-    def check_installed(self) -> None:  # noqa: B027 - most formats need nothing that depl0 does not need
-        """Raise NotInstalledError if a package that writes or runs the file is missing."""
 
     def expected(self, request: Request) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Return the arrays for the separate process, and the expected results: by default inputs and outputs.
