@@ -1,10 +1,12 @@
-"""log α within a step: the penalty uses those of the call before it, and groups may be fed on gates instead."""
+"""log α within a step: the penalty uses those of the call before it."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import depl0
 from depl0.gated import GatedModel
@@ -82,3 +84,27 @@ def test_the_gradient_is_there_after_a_call_without_gradients(gated: GatedModel)
         gated(torch.ones(1, 1, 8, 8))
     gated.penalty("macs").backward()
     assert all(bool(gradient.isfinite().all()) for gradient in gradients(gated)) and gradients(gated)
+
+
+class Operators(TorchDispatchMode):
+    """Lists the operators that are called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_penalty_adds_few_operators_and_never_waits_for_the_host(gated: GatedModel) -> None:
+    counts = []
+    for weight in (None, 0.1):
+        gated.zero_grad()
+        with Operators() as operators:
+            loss = gated(torch.ones(1, 1, 8, 8)).mean()
+            (loss if weight is None else loss + weight * gated.penalty("macs")).backward()
+        assert "aten._local_scalar_dense.default" not in operators.names  # .item()
+        counts.append(len(operators.names))
+    assert 0 < counts[1] - counts[0] <= 40
