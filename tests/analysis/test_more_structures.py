@@ -1,4 +1,4 @@
-"""Parts by number, equations, weight norms, recurrent layers: pruned exactly, shrunk, saved and loaded."""
+"""Parts by number, equations, attention, recurrent layers: pruned exactly, shrunk, saved and loaded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
 
 import depl0
 from tests.networks.structures import Classifier, conv, image
@@ -93,65 +92,6 @@ class Equations(Classifier):
         return F.relu(x).permute(0, 3, 1, 2)
 
 
-# -- weight norm -----------------------------------------------------------------------------------------------------
-
-
-@network(0.15, {"one": 8, "up": 6, "two": 6})
-class WeightNorms(Classifier):
-    """Of a plain, a transposed and a depthwise convolution, and of a linear layer."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one = parametrizations.weight_norm(conv(3, 8))
-        self.depthwise = parametrizations.weight_norm(conv(8, 8, groups=8))
-        self.up = parametrizations.weight_norm(nn.ConvTranspose2d(8, 6, 2, stride=2))
-        self.two = parametrizations.weight_norm(conv(6, 6))
-        self.norm = nn.BatchNorm2d(6)
-        self.head = parametrizations.weight_norm(self.head)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = F.leaky_relu(self.depthwise(F.relu(self.one(x))), 0.1)
-        return F.relu(self.two(F.relu(self.norm(self.up(x)))))
-
-
-# -- weight standardisation ------------------------------------------------------------------------------------------
-
-
-class ScaledStandardConv(nn.Conv2d):
-    """As in NFNet: standardised filters with a gain, over a fixed scale."""
-
-    def __init__(self, inputs: int, outputs: int) -> None:
-        super().__init__(inputs, outputs, 3, padding=1)
-        self.gain = nn.Parameter(torch.rand(outputs, 1, 1, 1) + 0.5)
-        self.scale = 1.7 / (9 * inputs) ** 0.5
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat, gain = self.weight.reshape(1, self.out_channels, -1), (self.gain * self.scale).view(-1)
-        weight = F.batch_norm(flat, None, None, weight=gain, training=True, momentum=0.0, eps=1e-5)
-        return F.conv2d(x, weight.reshape_as(self.weight), self.bias, self.stride, self.padding)
-
-
-class StandardConv(nn.Conv2d):
-    """As in BiT: standardised filters, a norm behind them."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        flat = self.weight.reshape(1, self.out_channels, -1)
-        weight = F.batch_norm(flat, None, None, training=True, momentum=0.0, eps=1e-8).reshape_as(self.weight)
-        return F.conv2d(x, weight, self.bias, self.stride, self.padding)
-
-
-@network(0.1, {"one": 8, "two": 8, "three": 4})
-class Standardised(Classifier):
-    def __init__(self) -> None:
-        super().__init__(8)
-        self.one, self.two = ScaledStandardConv(3, 8), ScaledStandardConv(8, 8)
-        self.three = StandardConv(8, 8, 3, padding=1, bias=False)
-        self.norm = nn.GroupNorm(4, 8)
-
-    def features(self, x: Tensor) -> Tensor:
-        return F.relu(self.norm(self.three(F.silu(self.two(F.gelu(self.one(x)))))))
-
-
 # -- attention -------------------------------------------------------------------------------------------------------
 
 TOKENS = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
@@ -193,9 +133,6 @@ class PaddedEncoder(nn.Module):
     def forward(self, x: Tensor, padded: Tensor) -> Tensor:
         x = self.encoder(self.first(x), src_key_padding_mask=padded)
         return self.head(x.masked_fill(padded[..., None], 0).mean(1))
-
-
-# -- matrices and choices --------------------------------------------------------------------------------------------
 
 
 # -- recurrent layers ------------------------------------------------------------------------------------------------

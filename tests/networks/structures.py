@@ -583,10 +583,7 @@ class WeightIsBuffer(Classifier):
         return F.relu(F.conv2d(self.three(x), self.blur))
 
 
-COMPUTED = "the layer's weight is computed, not stored: spectral norm is of the whole weight (at spectral)"
-
-
-@structure({"one": 8, "two": 8}, unprunable={"normed": COMPUTED, "spectral": "computed, not stored"})
+@structure({"one": 8}, unprunable={"two": "computed, not stored", "normed": "computed", "spectral": "computed"})
 class ComputedWeight(Classifier):
     def __init__(self) -> None:
         super().__init__(6)

@@ -36,7 +36,6 @@ from depl0.replacements.base import Replacement, kinds, replacement_from
 from depl0.replacements.constant import Removal
 from depl0.replacements.full_width import FullWidth, WidthSpec, keep_full_width
 from depl0.replacements.norm import CountedNorm, NormSpec, recognise
-from depl0.replacements.standardised import Standardisation
 
 pytestmark = pytest.mark.structures
 
@@ -45,7 +44,6 @@ SPECS: dict[str, Any] = {
     "constant": Removal("conv", None, True),
     "full_width": WidthSpec(8, 1, None, False),
     "norm": NormSpec("layer", -1, 8, 1e-5, "weight", None),
-    "standardised_conv": Standardisation(1e-6, 1.0, None),
 }
 
 

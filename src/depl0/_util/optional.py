@@ -7,13 +7,9 @@ from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from depl0.errors import NotInstalledError
-
-if TYPE_CHECKING:  # torch is slow to import, and the command line starts without it
-    import torch
-    from torch import Tensor
 
 
 def require(module: str, package: str, purpose: str, *, extra: str = "cli") -> Any:
@@ -59,11 +55,7 @@ def install_command(extra: str) -> str:
 
 # -- torchvision -------------------------------------------------------------------------------------------------------
 
-_SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_OPERATORS = ("nms", "qnms")
-
-# torch removes an operator when the library object that declared it is garbage-collected.
-_declared: list[torch.library.Library] = []
+_NMS = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 @cache
@@ -71,25 +63,25 @@ def import_torchvision() -> Any:
     """Import torchvision, even if its compiled operators do not match the installed torch.
 
     torchvision describes its detection operators to torch while it is imported, and fails when the compiled ones cannot
-    be loaded, for instance a CUDA build beside a CPU torch. Its classifiers need none of them, so declaring the
-    operators is enough; detectors need non-maximum suppression, which is replaced by an implementation in plain torch.
-    If torchvision finds its own operators, nothing is changed. timm, transformers and lightning import torchvision
-    themselves: call this function before importing them.
+    be loaded, for instance a CUDA build beside a CPU torch. Its classifiers and backbones need none of them, so
+    declaring the operators is enough. If torchvision finds its own operators, nothing is changed. timm, transformers
+    and lightning import torchvision themselves: call this function before importing them.
 
     Raises:
         ImportError: torchvision is not installed.
     """
     try:
-        import torchvision
+        return import_module("torchvision")
     except RuntimeError as error:
         if "operator torchvision::" not in str(error):
             raise
-        _forget_half_imported()
-        _declare_operators()
-        import torchvision
+    import torch
 
-        torchvision.ops.nms = torchvision.ops.boxes.nms = nms
-    return torchvision
+    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
+        del sys.modules[name]  # half imported
+    for operator in ("nms", "qnms"):
+        torch.library.define(f"torchvision::{operator}", _NMS)
+    return import_module("torchvision")
 
 
 def torchvision() -> Any:
@@ -99,39 +91,3 @@ def torchvision() -> Any:
     except ImportError as error:
         package = "pillow" if error.name == "PIL" else "torchvision"  # torchvision itself needs pillow
         raise missing(package, "to read image files and MNIST") from error
-
-
-def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Return the boxes that non-maximum suppression keeps, as indices in decreasing order of their scores.
-
-    >>> import torch
-    >>> boxes = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 1.9], [3, 3, 4, 4]])
-    >>> nms(boxes, torch.tensor([0.5, 0.9, 0.1]), iou_threshold=0.5)
-    tensor([1, 2])
-    """
-    import torch
-
-    left, kept = scores.argsort(descending=True), []
-    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
-    while len(left):
-        best, left = left[0], left[1:]
-        kept.append(best)
-        corners = torch.maximum(boxes[left, :2], boxes[best, :2]), torch.minimum(boxes[left, 2:], boxes[best, 2:])
-        common = (corners[1] - corners[0]).clamp_min(0).prod(1)
-        left = left[common <= iou_threshold * (areas[left] + areas[best] - common)]
-    return torch.stack(kept) if kept else left
-
-
-def _forget_half_imported() -> None:
-    for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
-        del sys.modules[name]
-
-
-def _declare_operators() -> None:
-    import torch
-
-    library = torch.library.Library("torchvision", "DEF")
-    for operator in _OPERATORS:
-        if not hasattr(torch.ops.torchvision, operator):
-            library.define(operator + _SIGNATURE)
-    _declared.append(library)

@@ -241,8 +241,8 @@ def _what_next(choice: GroupChoice, plan: Plan) -> str:
         return "choose other groups, or groups='all'."
     if any(reason.startswith(COMPUTED_WEIGHT) for reason in plan.unprunable()):
         return (
-            "store the weights as they are: torch.nn.utils.parametrize.remove_parametrizations, prune.remove or "
-            "remove_spectral_norm."
+            "store the weights as they are: torch.nn.utils.parametrize.remove_parametrizations, prune.remove, "
+            "remove_weight_norm or remove_spectral_norm."
         )
     return "pass another network."
 

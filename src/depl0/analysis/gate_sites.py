@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from depl0.analysis.labels import Channels, Normed, Reason, Stored
+from depl0.analysis.labels import Channels, Reason, Stored
 from depl0.analysis.propagate import Axis, ModuleCall, Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.layers import recurrent_calls, units_removable
@@ -95,15 +95,8 @@ class _Silencer:
         if parts is None or parts.in_dim is None:
             return
         weight, value = self.state.values.get(parts.weight), self.state.values[parts.input]
-        if not isinstance(value, Channels) or not isinstance(weight, (Stored, Normed)) or self._silence(parts.input):
-            return
-        if isinstance(weight, Stored):
+        if isinstance(value, Channels) and isinstance(weight, Stored) and not self._silence(parts.input):
             self.sites.setdefault((weight.name, parts.in_dim), self.graph.layer[node])
-        elif weight.dim == parts.in_dim and weight.length is not None:
-            self.sites.setdefault((weight.length, parts.in_dim), self.graph.layer[node])
-        else:
-            reason = Reason("nothing before a normed weight can silence them")
-            self.state.labels.mark_unprunable(value.labels, reason)
 
     def _recurrent(self, node: fx.Node) -> None:
         """Make a recurrent layer's inputs zero, and its own units at the weights of their consumers."""
@@ -160,8 +153,7 @@ def _affine_axes(state: Propagation, node: fx.Node) -> list[Axis]:
     else:
         return axes_to_zero(state, node)
     stored = [(state.values[n], dim) for n, dim in tensors if isinstance(n, fx.Node)]
-    lengths = [(value.length, dim) for value, dim in stored if isinstance(value, Normed) and value.length]
-    return lengths + [(value.name, dim) for value, dim in stored if isinstance(value, Stored)]
+    return [(value.name, dim) for value, dim in stored if isinstance(value, Stored)]
 
 
 def _own_axis(state: Propagation, node: fx.Node) -> Axis:
@@ -210,12 +202,7 @@ def _is_trainable_affine(state: Propagation, node: fx.Node) -> bool:
         return False
     given: dict[str, Any] = arguments(node) if parts is None else {"weight": parts.weight, "bias": parts.bias}
     stored = [state.values[given[key]] for key in ("weight", "bias") if given[key] is not None]
-    known = all(
-        value.length is not None and value.dim == (parts.out_dim if parts is not None else 0)
-        if isinstance(value, Normed)
-        else isinstance(value, Stored) and value.name in state.parameters
-        for value in stored
-    )
+    known = all(isinstance(value, Stored) and value.name in state.parameters for value in stored)
     return known and given["weight"] is not None
 
 

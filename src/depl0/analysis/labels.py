@@ -150,22 +150,7 @@ class Derived:
     """(name, dimension, number of dimensions) of each stored tensor it is computed from."""
 
 
-@dataclass(frozen=True)
-class Normed:
-    """A stored weight with a separate length: g·v/‖v‖, with the length taken over all dimensions but one (weight norm).
-
-    A standardised weight is represented in the same way.
-    """
-
-    name: str
-    """Name of v."""
-    length: str | None
-    """Name of g, the lengths; None if all lengths are one."""
-    dim: int
-    """The dimension along which the lengths vary."""
-
-
-Value: TypeAlias = "Channels | Opaque | Stored | Derived | Normed | list[Channels | Opaque] | None"
+Value: TypeAlias = "Channels | Opaque | Stored | Derived | list[Channels | Opaque] | None"
 
 
 def varying_dims(full: Tensor) -> list[int]:

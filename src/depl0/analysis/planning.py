@@ -29,7 +29,6 @@ from depl0.analysis.traces import NOT_DETERMINISTIC, evaluation_copy, trace_case
 from depl0.costs.count import Cost, cost_of_copy, warn_of_uncounted
 from depl0.costs.expected import ExpectedCost
 from depl0.equivalence.cases import Accepted, Case
-from depl0.equivalence.certificate import unrounded_tensors
 from depl0.equivalence.comparison import (
     NETWORKS,
     Subject,
@@ -173,34 +172,27 @@ class Trial:
         kept = kept_gates(plan, gates > 0, gates)
         compact, scaled = fold_and_cut(plan, self._model, gates, kept)
         positions = kept_positions(plan, kept)
-        exact = unrounded_tensors(self._model, scaled, positions, plan)
-        wanted, failure = self._evaluate(compact, scaled, positions, exact)
+        wanted, failure = self._evaluate(compact, scaled, positions)
         if failure is not None:
             return failure
-        candidate = Subject(compact, dtype=self._dtype).before_rounding(exact)
-        return self._train(scaled, candidate, positions, wanted, plan.same_in_training)
+        return self._train(scaled, Subject(compact, dtype=self._dtype), positions, wanted, plan.same_in_training)
 
     def _evaluate(
-        self,
-        compact: nn.Module,
-        scaled: Mapping[str, Tensor],
-        positions: Mapping[Axis, Tensor],
-        exact: Mapping[str, Tensor],
+        self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
     ) -> tuple[Accepted, Failure | None]:
         """Compare in evaluation mode, the smallest case in float64 like the certificate, the others in float32.
 
         Small weights may hide errors below the rounding of float32, and a single token may hide the scale of attention.
-        Therefore, after an assumption the example is compared as well. ``exact`` are tensors of the smaller network
-        before they were rounded. Also returns the larger network's outputs.
+        Therefore, after an assumption the example is compared as well. Also returns the larger network's outputs.
         """
         with attributes_kept(self._model), attributes_kept(compact):
-            precise, failure = self._evaluate_in_float64(compact, scaled, positions, exact)
+            precise, failure = self._evaluate_in_float64(compact, scaled, positions)
         if failure is not None:
             return precise, failure
         cases = [case for case in self._cases if all(case is not other for other in precise.cases)]
         given = dict[int, Any](zip(map(id, precise.cases), precise.outputs, strict=True))
         reference = Subject(self._model, scaled, self._dtype)
-        candidate = Subject(compact, dtype=self._dtype).before_rounding(exact)
+        candidate = Subject(compact, dtype=self._dtype)
         try:
             wanted = Accepted(tuple(cases), tuple(reference(case.inputs) for case in cases))
         except Depl0Error:
@@ -213,11 +205,7 @@ class Trial:
         return Accepted(tuple(self._cases), tuple(given[id(case)] for case in self._cases)), failure
 
     def _evaluate_in_float64(
-        self,
-        compact: nn.Module,
-        scaled: Mapping[str, Tensor],
-        positions: Mapping[Axis, Tensor],
-        exact: Mapping[str, Tensor],
+        self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
     ) -> tuple[Accepted, Failure | None]:
         """Return the cases that were compared; none if the network requires another precision inside."""
         smallest = min(self._cases[1:] or self._cases, key=lambda case: case.inputs.numbers())
@@ -229,8 +217,7 @@ class Trial:
             raise
         except Exception:
             return Accepted((), ()), None
-        candidate = _in_float64(compact, {}).before_rounding(exact)
-        return wanted, _difference(wanted, precise, candidate, positions, NETWORKS.float64)
+        return wanted, _difference(wanted, precise, _in_float64(compact, {}), positions, NETWORKS.float64)
 
     def _train(
         self,

@@ -13,7 +13,6 @@ from depl0.analysis.labels import (
     Channels,
     Derived,
     Labels,
-    Normed,
     Opaque,
     Reason,
     Stored,
@@ -199,7 +198,7 @@ class Propagation:
         value, shape = self.values[node], shape_of(node)
         if isinstance(value, Channels):
             return value.full(shape)
-        if isinstance(value, (Stored, Derived, Normed)):
+        if isinstance(value, (Stored, Derived)):
             self.fix_stored(node, layer)
         reason = value.reason if isinstance(value, Opaque) else Reason("meets a constant", layer)
         return self.labels.mint_unprunable(1, reason).reshape([1] * len(shape)).expand(shape)
@@ -207,11 +206,9 @@ class Propagation:
     def fix_stored(self, node: fx.Node, layer: str) -> None:
         """Mark a stored tensor as used in a way that fixes all of its dimensions."""
         value, reason = self.values[node], Reason("a parameter is used in another way too", layer)
-        if isinstance(value, (Stored, Normed)):
+        if isinstance(value, Stored):
             for dim in range(len(shape_of(node))):
-                for name in (value.name, value.length if isinstance(value, Normed) else None):
-                    if name is not None:
-                        self.fixed.setdefault((name, dim), reason)
+                self.fixed.setdefault((value.name, dim), reason)
         elif isinstance(value, Derived):
             for name, dim, _ in value.axes:
                 self.fixed.setdefault((name, dim), reason)

@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from depl0.errors import Depl0Error
 from depl0.host.inputs import ExampleInputs, output_tensors
@@ -39,8 +38,6 @@ class Accepted:
     cases: tuple[Case, ...]
     outputs: tuple[Any, ...]
     refused: tuple[str, ...] = ()
-    drawn: tuple[str, ...] = ()
-    """For each input, the sampled values in the cases that are not examples."""
     shared: frozenset[int] = frozenset()
     """Numbers of input tensors that hold no entry per example, as another batch has shown."""
 
@@ -110,8 +107,7 @@ class CaseCollector:
 
     def accepted(self) -> Accepted:
         """Return the cases that the network accepts."""
-        what = self.draw.describe(self.example) if len(self.cases) > self._examples else ()
-        return Accepted(tuple(self.cases), tuple(self.outputs), tuple(self._refused), what, self.example.shared)
+        return Accepted(tuple(self.cases), tuple(self.outputs), tuple(self._refused), self.example.shared)
 
     # -- values, batches and sizes -------------------------------------------------------------------------------------
 
@@ -334,27 +330,6 @@ class InputSampler:
         largest = int(like.max()) if like.numel() else 0
         return min(max(_LARGEST_NUMBER, 2 * largest + 1), torch.iinfo(like.dtype).max)
 
-    # -- descriptions --------------------------------------------------------------------------------------------------
-
-    def describe(self, example: ExampleInputs) -> tuple[str, ...]:
-        """Return a description of the sampled values for each input."""
-        leaves = pytree.tree_leaves_with_path((example.args, example.kwargs))
-        tensors = [(path, leaf) for path, leaf in leaves if isinstance(leaf, Tensor)]
-        return tuple(f"{_name(path)}: {self._words(n, leaf)}" for n, (path, leaf) in enumerate(tensors))
-
-    def _words(self, number: int, like: Tensor) -> str:
-        if like.is_floating_point() or like.is_complex():
-            return {"wide": "normal, and 0 to 255", "normal": "normal", "example": "the example's rows"}[self.floats]
-        if self.integers == "example":
-            return "as in the example"
-        if like.dtype == torch.bool or self._is_mask(number, like):
-            return "both values"
-        limit = self._limit(number, like)
-        if limit is not None:
-            return f"0 to {limit - 1}"
-        wide = self.integers == "wide" and like.device.type == "cpu"
-        return f"0 to {self._span(like) - 1}" if wide else "the example's in another order"
-
 
 def samplers(example: ExampleInputs, limits: Sequence[int | None]) -> Iterator[InputSampler]:
     """Yield samplers, from the widest range to the example's own values: the first one that runs is the best."""
@@ -365,14 +340,6 @@ def samplers(example: ExampleInputs, limits: Sequence[int | None]) -> Iterator[I
         for floats, integers in ways
     ):
         yield InputSampler(limits, floats, integers)
-
-
-def _name(path: tuple[object, ...]) -> str:
-    """Return the name of an input: its keyword, or its position."""
-    outer, *inner = path
-    first = inner[0] if inner else outer
-    name = first.key if isinstance(first, pytree.MappingKey) else f"input {getattr(first, 'idx', 0) + 1}"
-    return f"{name}{pytree.keystr(tuple(inner[1:]))}"  # type: ignore[arg-type]
 
 
 def _tiled(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

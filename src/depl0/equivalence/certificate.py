@@ -27,9 +27,7 @@ from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import attributes_kept, forbid_access_to, isolated_deepcopy
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import first_line
-from depl0.replacements.base import exact_tensors
 from depl0.replacements.constant import Removal, remove
-from depl0.replacements.standardised import exact_lengths
 
 
 @dataclass(frozen=True)
@@ -45,8 +43,6 @@ class Certificate:
     """The compared cases: the example, random inputs, other batches and sizes, training mode."""
     refused: tuple[str, ...] = ()
     """The cases that could not be compared, because the network does not run on them."""
-    drawn: tuple[str, ...] = ()
-    """For each input, the sampled values in cases other than the example."""
 
 
 def certify(
@@ -68,7 +64,6 @@ def certify(
     Raises:
         CertificateError: if outputs differ.
     """
-    exact = unrounded_tensors(host, scaled, positions, plan)
     with forbid_access_to(host):
 
         def run(dtype: torch.dtype | None) -> tuple[Subject, Accepted]:
@@ -80,7 +75,6 @@ def certify(
         _check_finite(wanted)
         candidate = Subject.copy_of(compact, {}, dtype)
         remove(candidate.model, removals)
-        candidate = candidate.before_rounding(exact)
         with attributes_kept(candidate.model):
             result = compare(wanted, candidate, NETWORKS.at(dtype, host))
         if not result.agrees:
@@ -105,14 +99,7 @@ def certify(
             hint=NOT_INDEPENDENT,
         )
     dtype_name, inputs = precision_name(dtype, host), len(wanted.cases)
-    return Certificate(result.error, dtype_name, inputs, tuple(covered), tuple(refused), wanted.drawn)
-
-
-def unrounded_tensors(
-    host: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor], plan: Plan
-) -> dict[str, Tensor]:
-    """Return tensors of the smaller network that depend on removed channels, before they are rounded."""
-    return {**exact_lengths(host, scaled, positions), **exact_tensors(host, positions, plan.replacements)}
+    return Certificate(result.error, dtype_name, inputs, tuple(covered), tuple(refused))
 
 
 def precision_name(dtype: torch.dtype | None, model: nn.Module) -> str:

@@ -228,12 +228,6 @@ class Subject:
             self.model.train()
             yield Subject(self.model, {**self.tensors, **buffers}, dtype)
 
-    def before_rounding(self, exact: Mapping[str, Tensor]) -> Subject:
-        """Return the same network with these tensors at their values before rounding to its own precision."""
-        own = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers()), **self.tensors}
-        found = {n: t.to(own[n].device, self.dtype or own[n].dtype) for n, t in exact.items() if n in own}
-        return replace(self, tensors={**self.tensors, **found})
-
     def __call__(self, case: ExampleInputs) -> Any:
         """Run the network on inputs, converted to its precision."""
         inputs = case.map_tensors(partial(cast, dtype=self.dtype))

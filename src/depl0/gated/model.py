@@ -151,7 +151,7 @@ class GatedModel(SampledGates):
             for parameter in parameters.values():  # they may have been sharded since
                 require_unsharded(parameter)
             raise
-        return call_gated(self.host, scaled, args, kwargs, self._ties, self.plan.checkpointing)
+        return call_gated(self.host, scaled, args, kwargs, self._ties)
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the host that this class lacks: ``gated.num_features``, ``gated.get_classifier()``."""

@@ -10,20 +10,17 @@ The functions that apply a layer's weight are recognised, with the name of the w
         network(x)
 
 A part of a network that runs under ``torch.utils.checkpoint`` is run again in the backward pass, when the network has
-its own parameters back. It would use them without gates, and gradients would silently be wrong. Therefore, while a host
-that uses checkpointing runs, the functions that it passes to ``checkpoint`` are wrapped so that they always use the
-gated parameters. With any other host, ``torch.utils.checkpoint`` is not changed.
+its own parameters back. It would use them without gates, and gradients would silently be wrong. Therefore, while a
+gated model runs, the functions that its host passes to ``checkpoint`` are wrapped so that they always use the gated
+parameters. Other networks and threads use ``torch.utils.checkpoint`` unchanged.
 """
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from types import CodeType
 from typing import Any, TypeAlias, final
 
 import torch
@@ -144,17 +141,10 @@ def call_gated(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     ties: Mapping[str, tuple[str, ...]],
-    checkpoints: bool = False,
 ) -> Any:
-    """Call a network with these parameters in place of its own, including parts that are recomputed later.
-
-    ``checkpoints`` is True if the network is known to use activation checkpointing. Otherwise its classes are searched.
-    """
+    """Call a network with these parameters in place of its own, including parts that are recomputed later."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # compiled graphs keep their own parameters
         return call_with(host, parameters, args, kwargs, ties)
-    if not (checkpoints or _may_checkpoint(host)):
-        return call_with(host, parameters, args, kwargs, ties)
-    _check_owners(host, parameters)
     with _seen_again(host, _with_ties(host, parameters, ties)):
         return call_with(host, parameters, args, kwargs, ties)
 
@@ -168,36 +158,6 @@ def _check_owners(host: nn.Module, parameters: Mapping[str, Tensor]) -> None:
                 f"{path} is wrapped in {type(module).__name__}, which hides its parameters from the gates.",
                 hint="wrap the block around the layer instead of the layer itself.",
             )
-
-
-def _may_checkpoint(host: nn.Module) -> bool:
-    """Return True if a module of a network may use checkpoints; checked at every step, as modules may be exchanged."""
-    kinds: set[type] = set()
-    stack: list[nn.Module | None] = [host]
-    while stack:  # several times as fast as host.modules()
-        module = stack.pop()
-        if module is not None:
-            kinds.add(type(module))
-            stack.extend(module._modules.values())
-    return any(_mentions_checkpoint(kind) for kind in kinds)
-
-
-@lru_cache(maxsize=4096)
-def _mentions_checkpoint(kind: type) -> bool:
-    """Return True if the methods of a class mention checkpoints, and so may use them now or when configured to."""
-    classes = [cls for cls in kind.__mro__ if not cls.__module__.startswith("torch.nn.") and cls is not object]
-    codes = [code for cls in classes for member in vars(cls).values() if (code := _code(member)) is not None]
-    while codes:
-        code = codes.pop()
-        if any("checkpoint" in name for name in (*code.co_names, *code.co_freevars, *code.co_varnames)):
-            return True
-        codes.extend(constant for constant in code.co_consts if isinstance(constant, CodeType))
-    return False
-
-
-def _code(member: object) -> CodeType | None:
-    function: Any = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
-    return getattr(inspect.unwrap(function), "__code__", None)
 
 
 @contextmanager
@@ -229,11 +189,19 @@ class _Part(nn.Module):
         return self._function[0](*args, **kwargs)
 
 
+@dataclass
+class _GatedCall:
+    host: nn.Module
+    parameters: Mapping[str, Tensor]
+    is_checked: bool = False
+    """True if every layer is known to use these parameters."""
+
+
 class _Running(threading.local):
     """The calls that are running in this thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[nn.Module, Mapping[str, Tensor]]] = []
+        self.calls: list[_GatedCall] = []
         self.watchers: list[list[bool]] = []
 
 
@@ -245,7 +213,7 @@ _originals: dict[str, Any] = {}
 
 @contextmanager
 def _seen_again(host: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[None]:
-    _running.calls.append((host, parameters))
+    _running.calls.append(_GatedCall(host, parameters))
     try:
         with _intercepted():
             yield
@@ -281,7 +249,11 @@ def _notice() -> None:
 def _without_reentrant(function: Callable[..., Any], *rest: Any, **named: Any) -> Any:
     _notice()
     if _running.calls:
-        host, parameters = _running.calls[-1]
+        call = _running.calls[-1]
+        host, parameters = call.host, call.parameters
+        if not call.is_checked:
+            _check_owners(host, parameters)
+            call.is_checked = True
         part = _Part(host, function)
         inside = {f"host.{name}": tensor for name, tensor in parameters.items()}
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from depl0._util.process import ignored_warnings
@@ -24,6 +25,7 @@ from depl0.host.network import modes_kept, tied_names
 
 SHARED_BYTES = 2**20
 """Smallest size of a parameter whose copies share its memory."""
+_CONTAINERS = {dict, OrderedDict, list, set}  # hooks are in ordered dicts
 
 # -- copies ------------------------------------------------------------------------------------------------------------
 
@@ -37,8 +39,8 @@ def isolated_deepcopy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.
     """
     try:
         with _disable_current_modes():  # modes that observe copies must not observe their creation
-            values = {id(tensor): tensor.detach().clone() for tensor in _computed_tensors(model)}
-            result = copy.deepcopy(model, _converted(model, dtype) | values | _empty_containers(model))
+            with _DetachedCopies():
+                result = copy.deepcopy(model, _converted(model, dtype) | _empty_containers(model))
             if dtype is not None:
                 result._apply(partial(cast, dtype=dtype))  # Module.to would drop imaginary parts
     except Exception as error:
@@ -86,7 +88,7 @@ def own_memory(model: nn.Module) -> None:
 def _empty_containers(model: nn.Module) -> dict[int, Any]:
     """Return new containers for the empty ones among a network's attributes: most of the time is spent on its hooks."""
     values = [value for module in model.modules() for value in vars(module).values()]
-    return {id(value): type(value)() for value in values if type(value) in _CONTAINERS - {tuple} and not value}
+    return {id(value): type(value)() for value in values if type(value) in _CONTAINERS and not value}
 
 
 def _check_shares_nothing(model: nn.Module, result: nn.Module) -> None:
@@ -101,30 +103,15 @@ def _check_shares_nothing(model: nn.Module, result: nn.Module) -> None:
         )
 
 
-_ATOMS, _CONTAINERS = {bool, int, float, str, bytes, type(None)}, {dict, OrderedDict, list, tuple, set}
+class _DetachedCopies(TorchFunctionMode):
+    """Copies tensors that were computed with gradients, which torch refuses to copy."""
 
-
-def _computed_tensors(model: nn.Module) -> list[Tensor]:
-    """Return the tensors among a network's attributes that were computed with gradients."""
-    found: dict[int, Tensor] = {}
-    seen: set[int] = set()
-    stack: list[Any] = [value for module in model.modules() for value in vars(module).values()]
-    while stack:
-        value = stack.pop()
-        if type(value) in _ATOMS or (type(value) in _CONTAINERS and not value):  # most attributes of a module
-            continue
-        if isinstance(value, Tensor):
-            if not value.is_leaf:
-                found[id(value)] = value
-        elif id(value) not in seen and not isinstance(value, (type, nn.Module)):
-            seen.add(id(value))
-            if isinstance(value, dict):
-                stack.extend(value.values())
-            elif isinstance(value, (list, tuple, set)):
-                stack.extend(value)
-            elif hasattr(value, "__dict__") and not callable(value):
-                stack.extend(vars(value).values())
-    return list(found.values())
+    def __torch_function__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is Tensor.__deepcopy__ and not args[0].is_leaf:
+            return args[0].detach().clone()
+        return func(*args, **(kwargs or {}))
 
 
 # -- protection of the host --------------------------------------------------------------------------------------------
@@ -180,8 +167,7 @@ class _Attributes:
     def __init__(self, model: nn.Module) -> None:
         self._seen = [(module, dict(module.__dict__)) for module in model.modules()]
         values = [value for _, attributes in self._seen for value in attributes.values()]
-        containers = _CONTAINERS - {tuple}  # hooks are in ordered dicts
-        self._contents = [(value, value.copy()) for value in values if type(value) in containers]
+        self._contents = [(value, value.copy()) for value in values if type(value) in _CONTAINERS]
 
     def restore(self) -> str | None:
         """Restore all attributes; return the name of one that had changed, or None."""

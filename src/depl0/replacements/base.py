@@ -88,15 +88,8 @@ class Replacement:
 
     # -- surgery -------------------------------------------------------------------------------------------------------
 
-    def before_slicing(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
-        """Record the channels that the module is about to lose, in place."""
-
     def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
         """Replace the sliced module, if necessary."""
-
-    def exact(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> dict[str, Tensor]:
-        """Return tensors of the future replacement in float64, before they are rounded."""
-        return {}
 
 
 @cache
@@ -131,17 +124,6 @@ def _fits(value: Any, hint: Any) -> bool:
         return value in get_args(hint)
     allowed = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     return type(value) in {*allowed, *([int] if float in allowed else []), *([NoneType] if None in allowed else [])}
-
-
-def exact_tensors(
-    model: nn.Module, positions: Mapping[Axis, Tensor], replacements: Mapping[str, Replacement]
-) -> dict[str, Tensor]:
-    """Return tensors of a cut network before they are rounded to its own precision.
-
-    Rounding does not count as a difference between two networks, but would look like one in a float64 comparison.
-    """
-    found = [replacement.exact(model, path, positions) for path, replacement in replacements.items()]
-    return {name: tensor for tensors in found for name, tensor in tensors.items()}
 
 
 def replace_module(network: nn.Module, path: str, module: nn.Module) -> None:

@@ -21,7 +21,7 @@ from depl0.analysis.plan import Plan
 from depl0.analysis.propagate import Axis
 from depl0.costs.count import Cost, cost
 from depl0.equivalence.cases import similar_cases
-from depl0.equivalence.certificate import Certificate, certify, precision_name, unrounded_tensors
+from depl0.equivalence.certificate import Certificate, certify, precision_name
 from depl0.equivalence.comparison import NETWORKS, Subject, compare
 from depl0.errors import CertificateError, InputError
 from depl0.gates.scaling import scaled_parameters
@@ -159,14 +159,12 @@ def certify_shrunk(
     example and a random input. They are not copied, so that training is interrupted only briefly.
     """
     plan, host = before
-    exact = unrounded_tensors(host, scaled_parameters(plan, host, gates), shrunk.positions, plan)
     on_device = example.on_device_of(host)
     with torch.no_grad(), isolated_random(), evaluation_mode(host, shrunk.host):
         wanted, dtype = as_precise_as_possible(
             lambda dtype: similar_cases(_gated(plan, host, gates, dtype), on_device, 1, plan.index_limits)
         )
-        candidate = _gated(shrunk.plan, shrunk.host, gates, dtype).before_rounding(exact)
-        result = compare(wanted, candidate, NETWORKS.at(dtype, host))
+        result = compare(wanted, _gated(shrunk.plan, shrunk.host, gates, dtype), NETWORKS.at(dtype, host))
     if not result.agrees:
         raise CertificateError(
             f"the smaller network differs from the one before by {result.error:.2g} (allowed {result.allowed:g}). "

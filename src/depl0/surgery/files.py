@@ -287,7 +287,7 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
             name: {"params": cost.params, "macs": cost.macs}
             for name, cost in (("dense", record.dense), ("compact", record.compact))
         },
-        "certificate": {k: v for k, v in asdict(record.certificate).items() if k != "drawn" or v},
+        "certificate": asdict(record.certificate),
         "inputs": [list(shape) for shape in record.inputs],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever the order of cuts
@@ -342,8 +342,8 @@ def _damage(path: Path, what: str) -> Iterator[None]:
 
 
 def _certificate(found: dict[str, Any]) -> Certificate:
-    covered, refused, drawn = (tuple(map(str, found.get(key, ()))) for key in ("covered", "refused", "drawn"))
-    return Certificate(float(found["max_error"]), str(found["dtype"]), _whole(found["inputs"]), covered, refused, drawn)
+    covered, refused = (tuple(map(str, found[key])) for key in ("covered", "refused"))
+    return Certificate(float(found["max_error"]), str(found["dtype"]), _whole(found["inputs"]), covered, refused)
 
 
 def _agreement(found: Any) -> Agreement | None:

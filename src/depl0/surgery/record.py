@@ -126,7 +126,6 @@ class CompactRecord:
             f"  left         {self.macs_left:.1%} of the MACs, {self.params_left:.1%} of the parameters",
             f"  certificate  largest error {proof.max_error:.1e} on {proof.inputs} inputs in {proof.dtype}",
         ]
-        lines += [f"  drawn        {'; '.join(proof.drawn)}"] if proof.drawn else []
         lines += [f"  not verified {what}" for what in proof.refused]
         if self.agreement is not None:
             lines.append(f"  agreement    {self.agreement}")

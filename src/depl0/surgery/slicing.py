@@ -15,7 +15,6 @@ from depl0.analysis.plan import NO_GATE, Plan
 from depl0.analysis.propagate import Axis, is_channel_axis
 from depl0.host.network import canonical_names
 from depl0.replacements.base import Replacement
-from depl0.replacements.standardised import keep_directions
 
 
 def kept_gates(plan: Plan, open_gates: Tensor, score: Tensor) -> Tensor:
@@ -37,11 +36,8 @@ def kept_positions(plan: Plan, kept: Tensor) -> dict[Axis, Tensor]:
 
 def cut_to(model: nn.Module, positions: Mapping[Axis, Tensor], replacements: Mapping[str, Replacement]) -> None:
     """Keep only the given positions of a network's axes, in place, and replace the modules that need it."""
-    ordered = sorted(replacements.items(), key=lambda entry: entry[1].rank)
-    for path, replacement in ordered:
-        replacement.before_slicing(model, path, positions)
     slice_module(model, positions)
-    for path, replacement in ordered:
+    for path, replacement in sorted(replacements.items(), key=lambda entry: entry[1].rank):
         replacement.cut(model, path, positions)
 
 
@@ -56,8 +52,6 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
     modules = dict(model.named_modules(remove_duplicate=False))
     touched: dict[nn.Module, None] = {}
     groups: dict[nn.Module, int] = {}
-    for canonical, dims in by_tensor.items():
-        keep_directions(modules, canonical, dims)
     for canonical, dims in by_tensor.items():
         if is_channel_axis(canonical):
             continue
@@ -124,22 +118,17 @@ def _smaller(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
     return nn.Parameter(data, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else data
 
 
-def _weight(module: _ConvNd | nn.Linear) -> Tensor:
-    """Return a layer's weight, or the tensor it is computed from at the next call (the former weight norm)."""
-    return module.get_parameter("weight_v") if "weight_v" in module._parameters else module.weight
-
-
 def _correct_attributes(module: nn.Module, groups: int | None) -> None:
     """Set the attributes that torch's own layers read or print; ``groups`` is a convolution's remaining number."""
     if isinstance(module, _ConvNd):
-        first, second = _weight(module).shape[:2]
+        first, second = module.weight.shape[:2]
         module.groups = module.groups if groups is None else groups
         if module.transposed:
             module.in_channels, module.out_channels = first, second * module.groups
         else:
             module.out_channels, module.in_channels = first, second * module.groups
     elif isinstance(module, nn.Linear):
-        module.out_features, module.in_features = _weight(module).shape
+        module.out_features, module.in_features = module.weight.shape
     elif isinstance(module, _NormBase):
         vectors = [module.weight, module.bias, module.running_mean, module.running_var]
         module.num_features = next(len(vector) for vector in vectors if vector is not None)

@@ -8,10 +8,8 @@ from typing import Any
 from torch import fx, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.utils import parametrizations
-from torch.nn.utils.spectral_norm import SpectralNorm
 
-from depl0.analysis.labels import Channels, Normed, Opaque, Reason, Value
+from depl0.analysis.labels import Channels, Opaque, Reason, Value
 from depl0.analysis.propagate import LayerUse, Propagation, positions
 from depl0.analysis.recording import Graph, arguments, has_known_size, operator_name, shape_of
 from depl0.analysis.rules.operators import (
@@ -27,7 +25,6 @@ from depl0.analysis.rules.operators import (
 )
 from depl0.analysis.rules.rulebook import (
     COMPUTED_WEIGHT,
-    bind_weight,
     broadcast_to_outputs,
     layer_name,
     reason_of,
@@ -36,7 +33,6 @@ from depl0.analysis.rules.rulebook import (
     same,
     stored_name,
     unknown_rule,
-    weight_name,
 )
 
 # -- layers --------------------------------------------------------------------------------------------------------
@@ -49,29 +45,17 @@ def _refuse_weights(state: Propagation, graph: Graph, node: fx.Node, channel_dim
     return refuse_layer(state, graph, node, text)
 
 
-def _why_computed(state: Propagation, layer: str) -> str:
-    """Return the reason for a computed weight, with the method if it is recognised.
-
-    Spectral norm divides by the largest singular value of the whole weight. In training mode it is re-estimated at
-    every step, from weights that a smaller network does not have. Therefore no cut of it could be equal in both modes.
-    """
-    module = state.modules.get(layer)
-    parts = [] if module is None else [*module.modules(), *module._forward_pre_hooks.values()]
-    if any(isinstance(part, (SpectralNorm, parametrizations._SpectralNorm)) for part in parts):
-        return f"{COMPUTED_WEIGHT}: spectral norm is of the whole weight"
-    return COMPUTED_WEIGHT
-
-
 def _dense_layer(
     state: Propagation, graph: Graph, node: fx.Node, parts: LayerParts, dims: tuple[int, int], macs_per_pair: int
 ) -> Value:
     """Bind a layer in which every output depends on every input; ``dims`` are the input and output channel dims."""
-    name = weight_name(state, parts.weight, len(shape_of(parts.weight)))
+    ndim = len(shape_of(parts.weight))
+    name = stored_name(state, parts.weight, ndim)
     assert name is not None and parts.in_dim is not None
     layer, bias_name = layer_name(name), stored_name(state, parts.bias, 1)
     incoming = state.channels_at(parts.input, dims[0], layer)
     outgoing = state.labels.mint(shape_of(node)[dims[1]], layer)
-    bind_weight(state, parts.weight, {parts.out_dim: outgoing, parts.in_dim: incoming}, layer)
+    state.bind(name, {parts.out_dim: outgoing, parts.in_dim: incoming}, ndim, layer)
     if bias_name is not None:
         state.bind(bias_name, {0: outgoing}, 1, layer)
     axes, sizes = ((name, parts.out_dim), (name, parts.in_dim)), (len(outgoing), len(incoming))
@@ -81,9 +65,9 @@ def _dense_layer(
 
 def _refused_weight(state: Propagation, graph: Graph, node: fx.Node, parts: LayerParts, channel_dim: int) -> Value:
     """Handle a convolution or linear layer whose weight or bias is not a stored parameter; return None for others."""
-    name = weight_name(state, parts.weight, len(shape_of(parts.weight)))
+    name = stored_name(state, parts.weight, len(shape_of(parts.weight)))
     if name is None or (parts.bias is not None and stored_name(state, parts.bias, 1) is None):
-        return _refuse_weights(state, graph, node, channel_dim, _why_computed(state, graph.layer[node]))
+        return _refuse_weights(state, graph, node, channel_dim, COMPUTED_WEIGHT)
     if name not in state.parameters:
         return _refuse_weights(state, graph, node, channel_dim, "the layer's weight is a buffer, not a parameter")
     return None
@@ -101,7 +85,7 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     macs = positions(shape[1:], 0) * positions(shape_of(parts.input if transposed else node), channel_dim)
     if groups == 1:
         return _dense_layer(state, graph, node, parts, (channel_dim, channel_dim), macs)
-    name, bias_name = str(weight_name(state, parts.weight, len(shape))), stored_name(state, parts.bias, 1)
+    name, bias_name = str(stored_name(state, parts.weight, len(shape))), stored_name(state, parts.bias, 1)
     if not _is_own_weight(state, name, _ConvNd):
         return _refuse_weights(state, graph, node, channel_dim, "a grouped convolution that is no nn.Conv module")
     layer, called, out_channels = layer_name(name), (graph.mode, graph.layer[node]), shape_of(node)[channel_dim]
@@ -110,12 +94,12 @@ def _convolution(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     if loses_places(node):
         state.labels.join_rows(groups_in)
         outgoing = state.labels.mint(out_channels // groups, layer).repeat(groups)
-        bind_weight(state, parts.weight, {0: outgoing, 1: groups_in[0]}, layer)
+        state.bind(name, {0: outgoing, 1: groups_in[0]}, len(shape), layer)
         use = LayerUse(layer, (name, 0), (name, 1), out_channels, groups_in.shape[1], macs, *called, groups)
     else:
         state.labels.join_rows(groups_in.t())
         outgoing = groups_in[:, 0].repeat_interleave(out_channels // groups)
-        bind_weight(state, parts.weight, {0: incoming if transposed else outgoing}, layer)
+        state.bind(name, {0: incoming if transposed else outgoing}, len(shape), layer)
         use = LayerUse(layer, (name, 0), None, shape[0], 1, macs * shape[1], *called)
     state.layers.append(use)
     if bias_name is not None:
@@ -132,16 +116,6 @@ def _linear(state: Propagation, graph: Graph, node: fx.Node) -> Value:
         return refused
     last = len(shape_of(parts.input)) - 1
     return _dense_layer(state, graph, node, parts, (last, last), positions(shape_of(parts.input), last))
-
-
-@rule("_weight_norm")
-def _weight_norm(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    given, ndim = arguments(node), len(shape_of(node))
-    names = [stored_name(state, given[key], ndim) for key in ("v", "g")]
-    dim = int(given["dim"])
-    if None in names or not set(names) <= state.parameters or not 0 <= dim < ndim:
-        return unknown_rule(state, graph, node)
-    return Normed(str(names[0]), str(names[1]), dim)
 
 
 @rule("addmm")  # mm and matmul may have two activations: see rules/scores.py

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from torch import Tensor, fx
 
-from depl0.analysis.labels import Channels, Derived, Normed, Opaque, Reason, Stored, Value
+from depl0.analysis.labels import Channels, Derived, Opaque, Reason, Stored, Value
 from depl0.analysis.propagate import Propagation, tensor_inputs
 from depl0.analysis.recording import Graph, arguments, operator_name, shape_of
 from depl0.analysis.rules.operators import ALONG_ONE_DIM, IDENTITIES, LIKE, POOLS, REDUCTIONS, is_weight, layer_parts
@@ -41,21 +41,6 @@ def stored_name(state: Propagation, node: object, ndim: int) -> str | None:
     return value.name if isinstance(value, Stored) and len(shape_of(node)) == ndim else None
 
 
-def weight_name(state: Propagation, node: object, ndim: int) -> str | None:
-    """Return the name of a layer's weight, including one whose lengths are stored separately (weight norm)."""
-    value = state.values.get(node) if isinstance(node, fx.Node) else None
-    return value.name if isinstance(value, Normed) else stored_name(state, node, ndim)
-
-
-def bind_weight(state: Propagation, node: fx.Node, dims: dict[int, Tensor], layer: str) -> None:
-    """Bind the dimensions of a layer's weight, and those of its lengths, to labels."""
-    value, ndim = state.values[node], len(shape_of(node))
-    assert isinstance(value, (Stored, Normed))
-    state.bind(value.name, dims, ndim, layer)
-    if isinstance(value, Normed) and value.length is not None:
-        state.bind(value.length, {value.dim: dims[value.dim]} if value.dim in dims else {}, ndim, layer)
-
-
 def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> Value:
     """Mark the inputs of a layer that cannot be sliced as unprunable, and its weight, even if it is from a stack."""
     reason, parts = Reason(text, graph.layer[node]), layer_parts(node)
@@ -69,9 +54,7 @@ def refuse_layer(state: Propagation, graph: Graph, node: fx.Node, text: str) -> 
 def layer_name(weight: str) -> str:
     """Return the name of a layer, from the module that owns its weight."""
     module, _, name = weight.rpartition(".")
-    if name == "original1":  # of a parametrized weight
-        module, name = module.removesuffix(".parametrizations.weight"), "weight"
-    return module if name in {"weight", "weight_v"} and module else weight
+    return module if name == "weight" and module else weight
 
 
 def reason_of(state: Propagation, node: fx.Node, layer: str) -> Reason:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, fx
 
-from depl0.analysis.labels import Channels, Normed, Opaque, Reason, Stored, Value
+from depl0.analysis.labels import Channels, Opaque, Reason, Stored, Value
 from depl0.analysis.propagate import Propagation, WeighedProduct
 from depl0.analysis.recording import Graph, arguments, shape_of
 from depl0.analysis.rules.layers import stored_product
@@ -37,7 +37,7 @@ def _product(state: Propagation, graph: Graph, node: fx.Node) -> Value:
     given = arguments(node)
     left, right = given["self"], given["mat2" if "mat2" in given else "other"]
     parts = layer_parts(node)
-    if parts is not None and isinstance(state.values.get(parts.weight), (Stored, Normed)):
+    if parts is not None and isinstance(state.values.get(parts.weight), Stored):
         return stored_product(state, graph, node)
     if min(len(shape_of(left)), len(shape_of(right))) < 2 or isinstance(state.values[left], Stored):
         return unknown_rule(state, graph, node)
