@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from depl0._util import user_code
+from depl0.app import trust
 from depl0.app.recipes import get, with_overrides, write_recipe
 from depl0.app.recipes.toml import parse_recipe
 from depl0.gates.generators import make_generator
@@ -27,7 +27,7 @@ TINY = f"--model tests.networks.tiny:TinyNet --data tests.networks.tiny:make_dat
 @pytest.fixture(autouse=True)
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DEPL0_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(user_code, "_remembered", set())
+    monkeypatch.setattr(trust, "_remembered", set())
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
 

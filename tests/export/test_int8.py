@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from depl0._util.metric import ACCURACY, Metric
 from depl0.errors import ExportError, InputError
 from depl0.export import Request, int8, quantize_onnx, write_checked
 from depl0.export.int8 import Int8Onnx, calibration_inputs
+from depl0.metric import ACCURACY, Metric
 from tests.networks.exported import IMAGES, Bessel
 from tests.networks.golden import TinyDigits
 from tests.support.compare import call, liven

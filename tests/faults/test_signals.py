@@ -18,10 +18,11 @@ from typing import Any
 
 import pytest
 
-from depl0._util.progress import stop_on_signals, stop_requested
+from depl0._util.progress import stop_requested
 from depl0.app.cli.app import STOPPED
 from depl0.app.recipes.toml import write_recipe
 from depl0.app.runs.checkpoint import has_checkpoints, load_newest
+from depl0.app.signals import stop_on_signals
 from depl0.errors import DivergedError, RunInterruptedError, TrainingError
 from tests.networks.tiny import Noisy, run, tiny_recipe
 from tests.support.forkserver import ForkServer

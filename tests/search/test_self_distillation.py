@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 import depl0
-from depl0._util import progress
 from depl0.errors import InputError
+from depl0.search import progress
 from depl0.search.calibration import hold_out
 from depl0.search.recovery import self_distillation
 from depl0.search.recovery.distillation import block_outputs, kept_channels

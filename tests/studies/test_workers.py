@@ -62,7 +62,7 @@ def driver(folder: Path) -> subprocess.Popen[bytes]:
     """Start a study as a user would, in a process that may be killed."""
     code = (
         "import sys; from pathlib import Path; from tests.studies.test_workers import *\n"
-        "from depl0._util.progress import stop_on_signals\n"
+        "from depl0.app.signals import stop_on_signals\n"
         "with stop_on_signals():\n"
         "    study = Study(ONE, Path(sys.argv[1]))\n"
         "    study.run(Reporter(), lambda found: None, find_workers('local:1', Resources()))"

@@ -72,7 +72,7 @@ def _summary(names: list[str], kept: list[int], gates: int) -> dict[str, Any]:
          "unprunable": {"reaches the network's output": 10}, "macs": [640, 290], "params": [650, 300]}
     )  # fmt: skip
     size = {"macs": 125_490_000, "params": 853_018, "latency_ms": 8.0, "latency_ms_32": 90.0}
-    size |= {"memory_bytes": 4_000_000, "memory_bytes_32": 40_000_000, "file_bytes": 3_500_000}
+    size |= {"file_bytes": 3_500_000}
     return {
         "name": "known",
         "model": "resnet56",

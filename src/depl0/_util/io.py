@@ -64,10 +64,8 @@ def read_json(path: Path, limit: int = MAX_JSON) -> Any:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Append to a file and flush it to disk. Raise instead of following a symbolic link."""
-    if path.is_symlink():
-        raise InputError(f"{path} is a link; nothing is written through it.", hint="remove the link.")
-    with open(path, "ab", opener=_open_no_link) as file:
+    """Append to a file and flush it to disk."""
+    with path.open("ab") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
@@ -122,10 +120,6 @@ def flush_folder(folder: Path) -> None:
 
 def _open_at_once(path: str, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
-
-
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def checksum(header: dict[str, Any], values: bytes | Path) -> str:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from pkgutil import iter_modules
@@ -54,9 +53,6 @@ class Registry(Mapping[str, T]):
 
         def add(source: Source) -> Source:
             title = f"{self._what[:1].upper()}{self._what[1:]} {name!r}"
-            if inspect.isabstract(source):
-                lacking = ", ".join(sorted(getattr(source, "__abstractmethods__", ())))
-                raise InputError(f"{title} cannot be registered: {source.__name__} lacks {lacking}.")
             path = f"{source.__module__}.{source.__qualname__}"
             known = self._sources.get(name, path)  # the same path a second time means a reloaded module
             if known != path:
@@ -158,6 +154,6 @@ def nearest(name: object, known: Iterable[str], most: int = 3) -> list[str]:
     return [spelled[near] for near in difflib.get_close_matches(str(name).lower(), spelled, n=most)]
 
 
-def question(names: Sequence[str]) -> str | None:
+def question(names: list[str]) -> str | None:
     """Return a question that suggests these names, or None if there are none."""
     return f"did you mean {' or '.join(names)}?" if names else None

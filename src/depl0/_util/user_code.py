@@ -1,8 +1,4 @@
-"""User callables specified as ``my_package.nets:make`` or ``path/to/file.py:make``, and which of them are trusted.
-
-Code that a file from elsewhere names runs only if this user has trusted it. The cache folder records trusted code: the
-code of every run that was started here. ``--trust-code`` adds the code that a command loads.
-"""
+"""User callables specified as ``my_package.nets:make`` or ``path/to/file.py:make``."""
 
 from __future__ import annotations
 
@@ -20,7 +16,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, final
 
-from depl0._util.io import atomic_write, cache_folder
 from depl0._util.registry import did_you_mean
 from depl0.errors import Depl0Error, InputError
 
@@ -42,7 +37,7 @@ class UserCallable:
 
     def __call__(self, **arguments: object) -> object:
         """Call it. Modules in the same folder can be imported during the call."""
-        with _importable(self.folder), wrap_user_errors(self.what, self.spec, self.module):
+        with importable(self.folder), wrap_user_errors(self.what, self.spec, self.module):
             return self.call(**arguments)
 
     def wanted(self, offered: Mapping[str, _V]) -> dict[str, _V]:
@@ -66,7 +61,7 @@ def load_callable(spec: str, what: str) -> UserCallable:
     where, _, name = spec.rpartition(":")
     is_file, path = where.endswith(".py"), Path(where).expanduser()
     folder = str(path.resolve().parent) if is_file else os.getcwd()
-    with _importable(folder):
+    with importable(folder):
         module = _load_file(path, spec, what) if is_file else _load_module(where, spec, what)
     return UserCallable(what, spec, _callable_of(module, name, spec, what), module, folder)
 
@@ -102,27 +97,10 @@ def shown_spec(spec: str) -> str:
     return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else spec
 
 
-def code_file(spec: str) -> str | None:
-    """Return the file that :func:`load_callable` would run, or None.
-
-    A module's file is that of its top-level package.
-    """
-    where = spec.rpartition(":")[0]
-    if where.endswith(".py"):
-        file = Path(where).expanduser()
-        return str(file.resolve()) if file.is_file() else None
-    invalidate_caches()
-    with _importable(os.getcwd()), suppress(ValueError):
-        found = find_spec(where.partition(".")[0])
-        if found is not None:  # a namespace package has only folders
-            return str(Path(found.origin or next(iter(found.submodule_search_locations or [where]))).resolve())
-    return None
-
-
-def is_importable(name: str) -> bool:
+def isimportable(name: str) -> bool:
     """Return True if a module, or its parent package, is installed or in the current folder."""
     invalidate_caches()
-    with _importable(os.getcwd()), suppress(ValueError):  # a module created at run time has no spec
+    with importable(os.getcwd()), suppress(ValueError):  # a module created at run time has no spec
         return find_spec(name.partition(".")[0]) is not None
     return name in sys.modules
 
@@ -212,7 +190,7 @@ def _callable_of(module: ModuleType, name: str, spec: str, what: str) -> Callabl
 
 
 @contextmanager
-def _importable(folder: str) -> Iterator[None]:
+def importable(folder: str) -> Iterator[None]:
     """Add a folder to the import path within the context."""
     sys.path.insert(0, folder)
     try:
@@ -229,40 +207,3 @@ def _place(error: BaseException, file: str | None) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "<frozen" not in frame.filename]
     frame = ([frame for frame in frames if frame.filename == file] or frames)[-1]
     return f"{frame.filename}, line {frame.lineno}"
-
-
-_remembered: set[Path] = set()  # fallback if the cache folder is not writable
-_everything = False
-
-
-@contextmanager
-def trusting(everything: bool) -> Iterator[None]:
-    """Trust all code within the context and record it, if ``everything`` is True."""
-    global _everything
-    before, _everything = _everything, everything
-    try:
-        yield
-    finally:
-        _everything = before
-
-
-def trust_from_now_on(identity: str) -> None:
-    """Record some code as trusted."""
-    path = _trust_file(identity)
-    _remembered.add(path)
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, f"{identity}\n".encode())
-
-
-def check_trusted(identity: str, message: str) -> None:
-    """Raise if this user has not trusted some code."""
-    path = _trust_file(identity)
-    if _everything:
-        trust_from_now_on(identity)
-    elif path not in _remembered and not path.is_file():
-        raise InputError(message, hint="read it first; --trust-code lets it run, now and later.")
-
-
-def _trust_file(identity: str) -> Path:
-    return cache_folder() / "trusted" / hashlib.sha256(identity.encode()).hexdigest()[:32]

@@ -84,10 +84,11 @@ def _tie_sizes(analysis: Analysis, failure: Failure) -> bool:
         before = labels.snapshot()
         analysis.guesses[guess] = partial(labels.restore, before)
         alike: dict[tuple[str, int], Tensor] = {}
+        changed = False
         for path, value in sources(analysis, _like_failed(analysis, failure)):
             if all(labels.reason(label) is None for label in value.labels.tolist()):
-                labels.join(alike.setdefault((path, len(value.labels)), value.labels), value.labels)
-        if labels.snapshot() != before:
+                changed |= labels.join(alike.setdefault((path, len(value.labels)), value.labels), value.labels)
+        if changed:
             return True
     return False
 

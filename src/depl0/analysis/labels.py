@@ -10,7 +10,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -32,15 +34,17 @@ class Labels:
     """
 
     def __init__(self) -> None:
-        self._parent: list[int] = []
+        self._parent = np.arange(1024)  # doubled when needed; only the first labels exist
+        self._count = 0
         self._unprunable: dict[int, Reason] = {}
         self._mint_starts: list[int] = []
         self._mint_owners: list[str] = []
 
     def mint(self, count: int, owner: str) -> Tensor:
         """Return ``count`` new labels that belong to the layer ``owner``."""
-        start = len(self._parent)
-        self._parent.extend(range(start, start + count))
+        start, self._count = self._count, self._count + count
+        if self._count > len(self._parent):
+            self._parent = np.concatenate([self._parent, np.arange(len(self._parent), 2 * self._count)])
         self._mint_starts.append(start)
         self._mint_owners.append(owner)
         return torch.arange(start, start + count)
@@ -51,60 +55,61 @@ class Labels:
         self.mark_unprunable(label, reason)
         return label.expand(count)
 
-    def find(self, label: int) -> int:
-        """Return the root of a label's class."""
-        parent = self._parent
-        while parent[label] != label:
-            parent[label] = parent[parent[label]]
-            label = parent[label]
-        return label
-
     def roots(self, labels: Tensor) -> Tensor:
         """Return the root of every one of these labels."""
-        return torch.tensor([self.find(label) for label in labels.tolist()], dtype=torch.long)
+        return torch.from_numpy(self._roots(labels.numpy()))
+
+    def _roots(self, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        roots = self._parent[labels]
+        while not np.array_equal(roots, above := self._parent[roots]):
+            roots = above
+        self._parent[labels] = roots
+        return roots
 
     def all_roots(self) -> Tensor:
-        """Return the root of every label that exists, in one pass: much faster than :meth:`roots` of each axis."""
-        parents = torch.tensor(self._parent, dtype=torch.long)
-        while not torch.equal(parents, above := parents[parents]):
-            parents = above
-        return parents
+        """Return the root of every label that exists."""
+        return self.roots(torch.arange(self._count))
 
-    def join(self, left: Tensor, right: Tensor) -> None:
-        """Join ``left[i]`` and ``right[i]``, which are one channel, for every i."""
-        if left is right:
-            return
-        for a, b in zip(left.tolist(), right.tolist(), strict=True):
-            root_a, root_b = self.find(a), self.find(b)
-            if root_a == root_b:
-                continue
-            root, child = min(root_a, root_b), max(root_a, root_b)
-            self._parent[child] = root
-            reason = self._unprunable.pop(child, None)
-            if reason is not None:
-                self._unprunable.setdefault(root, reason)
+    def join(self, left: Tensor, right: Tensor) -> bool:
+        """Join ``left[i]`` and ``right[i]``, which are one channel, for every i; return True if any were separate."""
+        joined = False
+        while left is not right:
+            a, b = self._roots(left.numpy()), self._roots(right.numpy())
+            separate = a != b
+            if not separate.any():
+                break
+            joined, a, b = True, a[separate], b[separate]
+            children = np.maximum(a, b)
+            np.minimum.at(self._parent, children, np.minimum(a, b))
+            for child in self._unprunable.keys() & set(children.tolist()):
+                self._unprunable.setdefault(self._find(child), self._unprunable.pop(child))
+        return joined
 
     def join_rows(self, rows: Tensor) -> None:
         """Join the channels in each column of a matrix of labels."""
-        for row in rows[1:]:
-            self.join(rows[0], row)
+        self.join(rows[:1].expand_as(rows).flatten(), rows.flatten())
 
     def mark_unprunable(self, labels: Tensor, reason: Reason) -> None:
         """Mark channels that can never be removed. If there are several reasons, the first one is kept."""
-        for label in set(labels.tolist()):
-            self._unprunable.setdefault(self.find(label), reason)
+        for root in self.roots(labels).unique().tolist():
+            self._unprunable.setdefault(root, reason)
 
-    def snapshot(self) -> tuple[list[int], dict[int, Reason]]:
+    def snapshot(self) -> tuple[NDArray[np.int64], dict[int, Reason]]:
         """Return the current state of the union-find and of the unprunable labels."""
-        return list(self._parent), dict(self._unprunable)
+        return self._parent.copy(), dict(self._unprunable)
 
-    def restore(self, snapshot: tuple[list[int], dict[int, Reason]]) -> None:
+    def restore(self, snapshot: tuple[NDArray[np.int64], dict[int, Reason]]) -> None:
         """Revert to a snapshot; no label may have been minted since."""
         self._parent, self._unprunable = snapshot
 
     def reason(self, label: int) -> Reason | None:
         """Return the reason why a label is unprunable, or None if it is prunable."""
-        return self._unprunable.get(self.find(label))
+        return self._unprunable.get(self._find(label))
+
+    def _find(self, label: int) -> int:
+        while (above := int(self._parent[label])) != label:
+            label = above
+        return label
 
     def owner(self, label: int) -> str:
         """Return the layer that minted a label."""

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._util.io import atomic_write
-from depl0._util.metric import ACCURACY, Metric
 from depl0._util.optional import require
 from depl0.equivalence.comparison import INT8_FILES
 from depl0.errors import ExportError, InputError
@@ -29,6 +28,7 @@ from depl0.export.targets import Request, Target, numbered, tool_errors
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_host, evaluation_mode, run_checked
 from depl0.latency import open_session
+from depl0.metric import ACCURACY, Metric
 
 Run: TypeAlias = Callable[..., Any]
 """has the signature of the network and returns its outputs, on the CPU"""

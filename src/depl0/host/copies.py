@@ -21,7 +21,7 @@ from depl0._util.tensors import cast
 from depl0.errors import InputError
 from depl0.host.calls import call_with
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import modes_kept, tied_names
+from depl0.host.network import evaluation_mode, tied_names
 
 SHARED_BYTES = 2**20
 """Smallest size of a parameter whose copies share its memory."""
@@ -225,27 +225,14 @@ def forbid_access_to(host: nn.Module) -> Iterator[None]:
 def run_host(host: nn.Module, case: ExampleInputs, overrides: Mapping[str, Tensor] | None = None) -> Any:
     """Run the host itself in evaluation mode; tensors, attributes, modes and random state do not change.
 
-    It runs on copies of its parameters and buffers, because a network may modify them in forward or even in eval().
+    It runs on copies of its parameters and buffers, because a network may modify them in forward.
     """
     attributes = _Attributes(host)
     own = [*host.named_parameters(), *host.named_buffers()]
     tensors = {**{name: lazy_copy(tensor) for name, tensor in own}, **(overrides or {})}
-    evaluated = _Evaluated(host)
-    ties = {f"host.{name}": tuple(f"host.{o}" for o in others) for name, others in tied_names(host).items()}
+    ties = tied_names(host)
     try:
-        with torch.no_grad(), isolated_random(), modes_kept(host):
-            named = {f"host.{name}": tensor for name, tensor in tensors.items()}
-            return case.call(lambda *args, **kwargs: call_with(evaluated, named, args, kwargs, ties))
+        with torch.no_grad(), isolated_random(), evaluation_mode(host):
+            return case.call(lambda *args, **kwargs: call_with(host, tensors, args, kwargs, ties))
     finally:
         attributes.restore()
-
-
-class _Evaluated(nn.Module):
-    """Runs a network after eval(), with the tensors it has at that time."""
-
-    def __init__(self, host: nn.Module) -> None:
-        super().__init__()
-        self.host = host
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.host.eval()(*args, **kwargs)

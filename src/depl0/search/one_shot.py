@@ -13,7 +13,6 @@ from torch.nn import functional
 from typing_extensions import Unpack
 
 from depl0._util.process import library_defaults, read_as_user, warn_caller, with_user_defaults
-from depl0._util.progress import ProgressLine
 from depl0._util.user_code import call_of_user
 from depl0.config import GateConfig, OtherGateChanges
 from depl0.errors import DivergedError, InputError
@@ -34,6 +33,7 @@ from depl0.search.calibration import (
     on_device,
     pair_of,
 )
+from depl0.search.progress import ProgressLine
 from depl0.search.recovery.distillation import DistillationLoss, kept_channels
 from depl0.search.recovery.memory import FreedMemory, check_memory, needed_memory
 from depl0.search.recovery.outputs import (

@@ -12,12 +12,13 @@ import typer
 
 from depl0 import __version__
 from depl0._util.optional import check_installed
-from depl0._util.progress import StopRequested, stop_on_signals
+from depl0._util.progress import StopRequested
 from depl0._util.registry import load_plugins
-from depl0._util.user_code import trusting
 from depl0.app.cli import about, compare, networks, prune, runs
 from depl0.app.cli.options import GroupedCommand, in_groups
+from depl0.app.signals import stop_on_signals
 from depl0.app.table import printable
+from depl0.app.trust import trusting
 from depl0.errors import (
     DataError,
     Depl0Error,

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from depl0._util.metric import ACCURACY, Metric
 from depl0._util.registry import unknown
 from depl0.app.cli.options import JSON, SET, choice, echo, read_assignments, read_integers
 from depl0.errors import Depl0Error, InputError
+from depl0.metric import ACCURACY, Metric
 
 RUN = typer.Argument(help="A run's folder, or the folder of a compact network.")
 MODEL = typer.Option(help="Dense-model factory (default: the run's own).")

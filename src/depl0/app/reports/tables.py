@@ -80,8 +80,6 @@ _QUANTITIES: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("file size", "file_bytes", file_size),
     ("latency, batch 1", "latency_ms", milliseconds),
     ("latency, batch 32", "latency_ms_32", milliseconds),
-    ("memory, batch 1", "memory_bytes", file_size),
-    ("memory, batch 32", "memory_bytes_32", file_size),
 )
 
 

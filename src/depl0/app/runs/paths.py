@@ -1,15 +1,15 @@
-"""Recipes of runs, whose user code runs only if :mod:`depl0._util.user_code` trusts it."""
+"""Recipes of runs, whose user code runs only if :mod:`depl0.app.trust` allows it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
 
-from depl0._util.user_code import check_trusted, code_file, trust_from_now_on
 from depl0.app.data.registry import NAMES
 from depl0.app.recipes import catalog
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe
+from depl0.app.trust import check_trusted, code_file, trust_from_now_on
 
 
 def recipe_of_run(file: Path, given: Collection[str] = ()) -> Recipe:

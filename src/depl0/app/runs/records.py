@@ -13,7 +13,6 @@ from torch import nn
 
 from depl0.analysis.plan import Plan
 from depl0.costs.count import Cost, LayerCost
-from depl0.costs.memory import memory_bytes
 from depl0.gated import GatedModel
 from depl0.gates.hard_concrete import closing_log_alpha, open_probability
 from depl0.host.inputs import ExampleInputs
@@ -107,7 +106,7 @@ def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str,
 def measured(
     dense: nn.Module, compact: nn.Module, example: Any
 ) -> tuple[dict[str, dict[str, Any]], dict[str, Speedup]]:
-    """Return latency, memory and file size of both networks, and the speed-up; ``example`` is one example."""
+    """Return latency and file size of both networks, and the speed-up; ``example`` is one example."""
     networks = {"dense": dense, "compact": compact}
     single = ExampleInputs.of(example)
     batch = single.map_tensors(lambda tensor: tensor.expand(BATCH, *tensor.shape[1:]).contiguous())
@@ -116,8 +115,6 @@ def measured(
         name: {
             "latency_ms": 1000 * summarise(one[name]).median,
             f"latency_ms_{BATCH}": 1000 * summarise(many[name]).median,
-            "memory_bytes": memory_bytes(network, single),
-            f"memory_bytes_{BATCH}": memory_bytes(network, batch),
             "file_bytes": file_size(network),
         }
         for name, network in networks.items()

@@ -19,10 +19,11 @@ from accelerate.state import AcceleratorState
 from accelerate.utils import gather_object
 from torch import nn
 
-from depl0._util.progress import StopRequested, stop_on_signals, stop_requested
+from depl0._util.progress import StopRequested, stop_requested
 from depl0._util.random import seed_everything
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.runs.folder import RunFolder, locked
+from depl0.app.signals import stop_on_signals
 from depl0.errors import Depl0Error, InputError, RunInterruptedError, TrainingError
 from depl0.host.network import first_line
 

@@ -15,13 +15,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 from depl0._util.io import read_json
-from depl0._util.progress import END_WITH_PARENT, StopRequested, stop_on_signals
-from depl0._util.user_code import trusting
+from depl0._util.progress import StopRequested
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import parse_recipe
 from depl0.app.runs.folder import RunFolder
 from depl0.app.runs.progress import Plain, Reporter
+from depl0.app.signals import END_WITH_PARENT, stop_on_signals
 from depl0.app.training.prune import prune
+from depl0.app.trust import trusting
 from depl0.errors import Depl0Error, RunInterruptedError, TrainingError
 
 FINISHED, FAILED, STOPPED = 0, 1, 75

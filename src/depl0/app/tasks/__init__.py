@@ -9,7 +9,6 @@ To add a built-in task, decorate a class in a new file of this folder with :func
 
 from __future__ import annotations
 
-from depl0._util.metric import ACCURACY, Metric, metric_in
 from depl0._util.registry import import_modules_of
 from depl0.app.tasks.base import (
     TASKS,
@@ -20,6 +19,7 @@ from depl0.app.tasks.base import (
     main_output,
     register,
 )
+from depl0.metric import ACCURACY, Metric, metric_in
 
 __all__ = [
     "ACCURACY",

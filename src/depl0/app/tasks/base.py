@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from depl0._util.metric import Metric
 from depl0._util.registry import Registry
 from depl0._util.user_code import UserCallable, check_concrete, load_callable
 from depl0.app.data.base import DataInfo
 from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode, run_checked
+from depl0.metric import Metric
 
 
 class Task(abc.ABC):

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from depl0._util.metric import ACCURACY, Metric
 from depl0.app.data.base import DataInfo
 from depl0.app.tasks.base import Task, exact, main_output, register
 from depl0.errors import InputError
+from depl0.metric import ACCURACY, Metric
 from depl0.search.recovery.distillation import soft_loss
 
 

@@ -7,10 +7,10 @@ from typing import Any, final
 
 from torch import Tensor
 
-from depl0._util.metric import ACCURACY
 from depl0.app.data.base import DataInfo
 from depl0.app.tasks.base import Task, find_task, register
 from depl0.errors import InputError
+from depl0.metric import ACCURACY
 
 
 @register("heads")

@@ -8,10 +8,10 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.metric import Metric
 from depl0.app.data.base import DataInfo
 from depl0.app.tasks.base import Task, exact, main_output, register
 from depl0.errors import InputError
+from depl0.metric import Metric
 
 
 @register("regression")

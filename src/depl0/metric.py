@@ -11,7 +11,7 @@ from depl0.errors import FormatError, InputError
 RESERVED = frozenset(
     {
         *("budget", "budget_of", "change", "commit", "cost_left", "data", "error", "file_bytes", "latency_ms"),
-        *("latency_ms_32", "macs", "macs_left", "memory_bytes", "memory_bytes_32", "method", "model", "name"),
+        *("latency_ms_32", "macs", "macs_left", "method", "model", "name"),
         *("params", "params_left", "run", "seconds", "seed", "status", "steps"),
     }
 )
