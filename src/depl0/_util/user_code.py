@@ -97,7 +97,7 @@ def shown_spec(spec: str) -> str:
     return f"{Path(where).name}:{name}" if colon and where.endswith(".py") else spec
 
 
-def isimportable(name: str) -> bool:
+def is_importable(name: str) -> bool:
     """Return True if a module, or its parent package, is installed or in the current folder."""
     invalidate_caches()
     with importable(os.getcwd()), suppress(ValueError):  # a module created at run time has no spec

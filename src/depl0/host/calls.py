@@ -17,6 +17,7 @@ parameters. Other networks and threads use ``torch.utils.checkpoint`` unchanged.
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -145,6 +146,8 @@ def call_gated(
     """Call a network with these parameters in place of its own, including parts that are recomputed later."""
     if torch.compiler.is_compiling() or not torch.is_grad_enabled():  # compiled graphs keep their own parameters
         return call_with(host, parameters, args, kwargs, ties)
+    if "torch.distributed.algorithms._checkpoint.checkpoint_wrapper" in sys.modules:  # else there are no such wrappers
+        _check_owners(host, parameters)
     with _seen_again(host, _with_ties(host, parameters, ties)):
         return call_with(host, parameters, args, kwargs, ties)
 
@@ -189,19 +192,11 @@ class _Part(nn.Module):
         return self._function[0](*args, **kwargs)
 
 
-@dataclass
-class _GatedCall:
-    host: nn.Module
-    parameters: Mapping[str, Tensor]
-    is_checked: bool = False
-    """True if every layer is known to use these parameters."""
-
-
 class _Running(threading.local):
     """The calls that are running in this thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.calls: list[_GatedCall] = []
+        self.calls: list[tuple[nn.Module, Mapping[str, Tensor]]] = []
         self.watchers: list[list[bool]] = []
 
 
@@ -213,7 +208,7 @@ _originals: dict[str, Any] = {}
 
 @contextmanager
 def _seen_again(host: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[None]:
-    _running.calls.append(_GatedCall(host, parameters))
+    _running.calls.append((host, parameters))
     try:
         with _intercepted():
             yield
@@ -249,11 +244,7 @@ def _notice() -> None:
 def _without_reentrant(function: Callable[..., Any], *rest: Any, **named: Any) -> Any:
     _notice()
     if _running.calls:
-        call = _running.calls[-1]
-        host, parameters = call.host, call.parameters
-        if not call.is_checked:
-            _check_owners(host, parameters)
-            call.is_checked = True
+        host, parameters = _running.calls[-1]
         part = _Part(host, function)
         inside = {f"host.{name}": tensor for name, tensor in parameters.items()}
 

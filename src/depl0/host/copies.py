@@ -167,7 +167,7 @@ class _Attributes:
     def __init__(self, model: nn.Module) -> None:
         self._seen = [(module, dict(module.__dict__)) for module in model.modules()]
         values = [value for _, attributes in self._seen for value in attributes.values()]
-        self._contents = [(value, value.copy()) for value in values if type(value) in _CONTAINERS]
+        self._contents = [(v, v.copy() if v else None) for v in values if type(v) in _CONTAINERS]  # most are empty
 
     def restore(self) -> str | None:
         """Restore all attributes; return the name of one that had changed, or None."""
@@ -180,10 +180,10 @@ class _Attributes:
                 now.clear()
                 now.update(before)
         for value, content in self._contents:
-            if not _same(value, content):
+            if (value or content) and not _same(value, content or ()):
                 changed = changed or f"a {type(value).__name__} of the network"
                 value.clear()
-                value.extend(content) if isinstance(value, list) else value.update(content)
+                value.extend(content or ()) if isinstance(value, list) else value.update(content or ())
         return changed
 
 

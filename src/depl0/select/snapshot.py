@@ -61,5 +61,5 @@ class Snapshot:
 
     def extract(self, gates: Tensor, remove_blocks: bool) -> nn.Module:
         """Return the verified pruned model of these gates."""
-        dense = Cost(self.expected.dense_params, self.expected.dense_macs)
-        return extract(self.host_plan, self.host, gates, self.log_alpha, self.example, dense, remove_blocks)
+        costs = Cost(self.expected.dense_params, self.expected.dense_macs), self.cost(gates.cpu() > 0)
+        return extract(self.host_plan, self.host, gates, self.log_alpha, self.example, costs, remove_blocks)

@@ -50,12 +50,13 @@ def extract(
     gates: Tensor,
     score: Tensor,
     example: ExampleInputs,
-    dense: Cost,
+    costs: tuple[Cost, Cost],
     remove_blocks: bool = False,
 ) -> nn.Module:
     """Return a plain module of the host's class without the closed channels.
 
     ``gates`` are the deterministic gates; ``score`` decides which channel is kept if all gates of a group are closed.
+    ``costs`` are those of the original model and of this one; the latter is counted again if layers are removed.
     """
     gates, score = gates.detach().cpu(), score.detach().cpu()
     kept = kept_gates(plan, gates > 0, score)
@@ -65,9 +66,11 @@ def extract(
     with isolated_random():
         removals = workable(compact, removable(plan, host, gates > 0), example) if remove_blocks else []
         certificate = certify(host, scaled, compact, removals, example, positions, plan)
-    remove(compact, removals)
+    if removals:
+        remove(compact, removals)
+        costs = costs[0], cost(compact, example)
     own_memory(compact)
-    record_cut(host, compact, plan, positions, certificate, example, dense, cost(compact, example), removals)
+    record_cut(host, compact, plan, positions, certificate, example, *costs, removals)
     return compact
 
 
