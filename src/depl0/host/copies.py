@@ -6,7 +6,6 @@ import copy
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -17,11 +16,10 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 
 from depl0._util.process import ignored_warnings
 from depl0._util.random import isolated_random
-from depl0._util.tensors import cast
 from depl0.errors import InputError
 from depl0.host.calls import call_with
 from depl0.host.inputs import ExampleInputs
-from depl0.host.network import evaluation_mode, tied_names
+from depl0.host.network import modes_kept, tied_names
 
 SHARED_BYTES = 2**20
 """Smallest size of a parameter whose copies share its memory."""
@@ -30,19 +28,16 @@ _CONTAINERS = {dict, OrderedDict, list, set}  # hooks are in ordered dicts
 # -- copies ------------------------------------------------------------------------------------------------------------
 
 
-def isolated_deepcopy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.Module:
-    """Copy the host, optionally in another precision, so that the analysis cannot modify it.
+def isolated_deepcopy(model: nn.Module) -> nn.Module:
+    """Copy the host, so that the analysis cannot modify it.
 
     Parameters share the memory of the original until either is written (:func:`lazy_copy`).
     Tensors that a network stores from its last pass (activations, attention maps) belong to an autograd graph that
     cannot be copied: the copy gets only their values.
     """
     try:
-        with _disable_current_modes():  # modes that observe copies must not observe their creation
-            with _DetachedCopies():
-                result = copy.deepcopy(model, _converted(model, dtype) | _empty_containers(model))
-            if dtype is not None:
-                result._apply(partial(cast, dtype=dtype))  # Module.to would drop imaginary parts
+        with _disable_current_modes(), _DetachedCopies():  # other modes must not observe the creation of copies
+            result = copy.deepcopy(model, _copied_parameters(model) | _empty_containers(model))
     except Exception as error:
         raise InputError(
             f"model cannot be copied: {error}",
@@ -56,10 +51,10 @@ def isolated_deepcopy(model: nn.Module, dtype: torch.dtype | None = None) -> nn.
     return result
 
 
-def _converted(model: nn.Module, dtype: torch.dtype | None) -> dict[int, Any]:
-    """Return new parameters with the same values, in another precision if it is not None."""
+def _copied_parameters(model: nn.Module) -> dict[int, Any]:
+    """Return new parameters with the same values."""
     plain = [parameter for parameter in model.parameters() if type(parameter) is nn.Parameter and not vars(parameter)]
-    return {id(p): nn.Parameter(cast(lazy_copy(p), dtype), p.requires_grad) for p in plain}
+    return {id(p): nn.Parameter(lazy_copy(p), p.requires_grad) for p in plain}
 
 
 def lazy_copy(tensor: Tensor) -> Tensor:
@@ -225,14 +220,27 @@ def forbid_access_to(host: nn.Module) -> Iterator[None]:
 def run_host(host: nn.Module, case: ExampleInputs, overrides: Mapping[str, Tensor] | None = None) -> Any:
     """Run the host itself in evaluation mode; tensors, attributes, modes and random state do not change.
 
-    It runs on copies of its parameters and buffers, because a network may modify them in forward.
+    It runs on copies of its parameters and buffers, because a network may modify them in forward or even in eval().
     """
     attributes = _Attributes(host)
     own = [*host.named_parameters(), *host.named_buffers()]
     tensors = {**{name: lazy_copy(tensor) for name, tensor in own}, **(overrides or {})}
-    ties = tied_names(host)
+    evaluated = _Evaluated(host)
+    ties = {f"host.{name}": tuple(f"host.{o}" for o in others) for name, others in tied_names(host).items()}
     try:
-        with torch.no_grad(), isolated_random(), evaluation_mode(host):
-            return case.call(lambda *args, **kwargs: call_with(host, tensors, args, kwargs, ties))
+        with torch.no_grad(), isolated_random(), modes_kept(host):
+            named = {f"host.{name}": tensor for name, tensor in tensors.items()}
+            return case.call(lambda *args, **kwargs: call_with(evaluated, named, args, kwargs, ties))
     finally:
         attributes.restore()
+
+
+class _Evaluated(nn.Module):
+    """Runs a network after eval(), with the tensors it has at that time."""
+
+    def __init__(self, host: nn.Module) -> None:
+        super().__init__()
+        self.host = host
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.host.eval()(*args, **kwargs)
