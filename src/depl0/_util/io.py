@@ -1,11 +1,10 @@
-"""File access: atomic writes that survive a power loss, size-limited reads, checksums, and folders on the Hub."""
+"""File access: atomic writes that survive a power loss, size-limited reads, and checksums."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import os
-import re
 import secrets
 import stat
 from collections.abc import Iterator
@@ -13,8 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from depl0._util.optional import require
-from depl0.errors import DownloadError, InputError
+from depl0.errors import InputError
 
 MAX_TEXT = 1 << 20
 """bytes of a recipe or another handwritten text file"""
@@ -140,36 +138,3 @@ def _digest_of_file(path: Path) -> bytes:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.digest()
-
-
-PREFIX = "hf://"
-FILES = ("*.json", "*.safetensors", "*.txt", "*.model", "README.md")
-"""downloaded files: none of them contains code"""
-
-
-def local_folder(source: str | os.PathLike[str]) -> Path:
-    """Return a local folder, or download ``hf://OWNER/NAME`` or ``hf://OWNER/NAME@REVISION`` to the Hub's cache.
-
-    Raises:
-        InputError: no repository can have that name.
-        DownloadError: it cannot be downloaded.
-
-    Example:
-        >>> local_folder("runs/small")
-        PosixPath('runs/small')
-    """
-    text = os.fspath(source)
-    if not isinstance(text, str) or not text.startswith(PREFIX):
-        return Path(source)
-    name, _, revision = text.removeprefix(PREFIX).partition("@")
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
-        raise InputError(f"a folder on the Hub is called hf://OWNER/NAME, got {text!r} instead.")
-    hub = require("huggingface_hub", "huggingface_hub", "to load from the Hugging Face Hub", extra="hub")
-    try:
-        return Path(hub.snapshot_download(name, revision=revision or None, allow_patterns=list(FILES)))
-    except Exception as error:  # errors of the network, of the server, and of the library itself
-        words = (str(error) or type(error).__name__).strip().splitlines()[0]
-        raise DownloadError(
-            f"{text} could not be downloaded: {words}",
-            hint="is the name right, and are you logged in (hf auth login) if the repository is private?",
-        ) from error

@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import nn
 
-from depl0._util.io import atomic_write, local_folder, read_json
+from depl0._util.io import atomic_write, read_json
 from depl0.errors import FormatError, InputError, NotInstalledError
 from depl0.surgery.files import load, save
+from depl0.surgery.hub import local_folder
 
 CONFIG = "config.json"
 

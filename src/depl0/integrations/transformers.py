@@ -16,7 +16,6 @@ from typing import Any, TypeAlias, final
 import torch
 from torch import Tensor, nn
 
-from depl0._util.io import local_folder
 from depl0._util.optional import check_installed
 from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import outputs_on, probe_error
@@ -30,6 +29,7 @@ from depl0.search.search import Search
 from depl0.surgery.extraction import carry_over
 from depl0.surgery.files import load as depl0_load
 from depl0.surgery.files import save as depl0_save
+from depl0.surgery.hub import local_folder
 from depl0.surgery.record import record_of
 
 check_installed("transformers", purpose="for depl0.integrations.transformers", extra="transformers")

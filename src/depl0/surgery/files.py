@@ -22,7 +22,7 @@ from safetensors.torch import save as write_safetensors
 from torch import Tensor, nn
 
 from depl0._util import io
-from depl0._util.io import atomic_write, checksum, flush_folder, local_folder
+from depl0._util.io import atomic_write, checksum, flush_folder
 from depl0.costs.count import Cost
 from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.comparison import PROBES
@@ -30,6 +30,7 @@ from depl0.equivalence.probe import check_description, outputs_on, probe_error
 from depl0.errors import Depl0Error, FormatError, InputError
 from depl0.host.network import canonical_names, first_line
 from depl0.replacements.base import Replacement, replacement_from
+from depl0.surgery.hub import local_folder
 from depl0.surgery.record import (
     Agreement,
     CompactRecord,

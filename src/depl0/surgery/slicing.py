@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
-from torch.nn.utils.parametrize import ParametrizationList
 
 from depl0.analysis.plan import NO_GATE, Plan
 from depl0.analysis.propagate import Axis, is_channel_axis
@@ -66,12 +65,8 @@ def slice_module(model: nn.Module, positions: Mapping[Axis, Tensor]) -> None:
                 smaller = _smaller(getattr(module, attribute), dims)
             setattr(module, attribute, smaller)
             touched[module] = None
-            owners = [module]
-            if isinstance(module, ParametrizationList):
-                owners = [owner for owner in modules.values() if _holds(owner, module)]
-                touched.update(dict.fromkeys(owners))
-            if 0 in dims and smaller.dim() > 2:
-                groups.update({o: _groups_left(o, dims[0]) for o in owners if isinstance(o, _ConvNd)})
+            if 0 in dims and smaller.dim() > 2 and isinstance(module, _ConvNd):
+                groups[module] = _groups_left(module, dims[0])
     for module in touched:
         _correct_attributes(module, groups.get(module))
 
@@ -96,11 +91,6 @@ def _groups_left(module: _ConvNd, keep: Tensor) -> int:
     """
     size = module.in_channels if module.transposed else module.out_channels
     return len((keep // (size // module.groups)).unique())
-
-
-def _holds(owner: nn.Module, parametrization: nn.Module) -> bool:
-    held = getattr(owner, "parametrizations", None)
-    return isinstance(held, nn.ModuleDict) and any(member is parametrization for member in held.values())
 
 
 def sliced(tensor: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
