@@ -131,7 +131,7 @@ def test_cutting_goes_on_where_it_was_begun() -> None:
     x = torch.randn(4, 5, 6)
     host = liven(SmallStream(), x)
     gated = depl0.attach(host, x).eval()
-    assert "2 norms over all channels still count removed channels, as zeros" in str(gated.plan)
+    assert "norms over all channels that still count removed channels, as zeros (CountedNorm): 2" in str(gated.plan)
     first = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     first[[0, 5, 9]] = True
     gated.remove(first)
@@ -202,7 +202,7 @@ def test_cut_in_training_saved_loaded_and_deployed(tmp_path: Path) -> None:
     x, other = image(batch=1), torch.randn(1, 3, 8, 8)
     gated = depl0.attach(liven(AttendsToChannels(), x), x).eval()
     assert gated.plan.to_dict()["replaced"]["full_width"] == ["where", "near.conv", "map"]
-    assert "3 modules that look at all channels at once get zeros for removed ones (FullWidth)" in str(gated.plan)
+    assert "modules that look at all channels at once and get zeros for removed ones (FullWidth): 3" in str(gated.plan)
     first = torch.zeros(gated.plan.num_gates, dtype=torch.bool)
     first[[0, 5, 9]] = True
     gated.remove(first)
@@ -292,7 +292,7 @@ def test_transformer_layer_trained_on_saved_and_deployed(tmp_path: Path) -> None
     x = torch.randn(1, 5, 6)
     gated = depl0.attach(Encoder(), x).eval()
     assert gated.plan.least() < 0.15
-    assert "attention is replaced where it loses channels (PrunedAttention)" in str(gated.plan)
+    assert "attention modules that are replaced where they lose channels (PrunedAttention): 1" in str(gated.plan)
     gates = random_gates(gated.plan.num_gates, 1)
     gated.remove(gates == 0)
     wanted = call(gated, x)

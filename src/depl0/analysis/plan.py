@@ -212,7 +212,7 @@ class Plan:
         if self.least_cost is not None:
             least = f"{self.least('macs'):.1%} of the MACs, {self.least('params'):.1%} of the parameters"
             lines.append(f"minimum reachable: {least}")
-        lines += [line for kind, paths in self.replaced().items() if (line := kind.describe(paths))]
+        lines += [f"{kind.description}: {len(paths)}" for kind, paths in self.replaced().items()]
         if self.covered:
             lines.append(f"verified on {', '.join(self.covered)}")
         if self.refused:

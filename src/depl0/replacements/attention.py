@@ -7,7 +7,7 @@ with the scale of the original module as a constant. Every head loses the same p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, final
 
@@ -192,6 +192,7 @@ class AttentionReplacement(Replacement):
     spec: AttentionSpec
     spec_type: ClassVar[type] = AttentionSpec
     kind: ClassVar[str] = "attention"
+    description: ClassVar[str] = "attention modules that are replaced where they lose channels (PrunedAttention)"
 
     @classmethod
     def described(cls, module: nn.Module) -> AttentionSpec | None:
@@ -314,14 +315,6 @@ class AttentionReplacement(Replacement):
         state.replaced[path] = ReplacedModule(cls(spec), axes_that_count)
         state.module_calls[result] = ModuleCall(path, source, (name, 1), (), tuple(outer), tuple(inner))
         return nodes
-
-    @classmethod
-    def describe(cls, paths: Sequence[str]) -> str:
-        """Return the line of ``print(plan)`` about attention."""
-        several = len(paths) > 1
-        kinds = f"{len(paths)} attention modules are" if several else "attention is"
-        they = "they lose" if several else "it loses"
-        return f"{kinds} replaced where {they} channels ({PrunedAttention.__name__})"
 
     def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
         """Replace an attention module that has lost channels; update one that was replaced before."""

@@ -11,7 +11,7 @@ analysis, its description in files, and its installation. A new kind is a new fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import import_module
@@ -43,6 +43,8 @@ class Replacement:
     spec_type: ClassVar[type]
     rank: ClassVar[int] = 0
     """Kinds of a lower rank are tried first."""
+    description: ClassVar[str] = ""
+    """What ``print(plan)`` says of the modules of this kind, before their number."""
     removes_layer: ClassVar[bool] = False
     """True if only an addition remains of the layer."""
 
@@ -66,11 +68,6 @@ class Replacement:
     def second_pass(cls, state: Propagation) -> set[str]:
         """Return modules for a second pass of this kind, after the first one showed which channels they block."""
         return set()
-
-    @classmethod
-    def describe(cls, paths: Sequence[str]) -> str | None:
-        """Return the line of ``print(plan)`` about the modules of this kind."""
-        return None
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

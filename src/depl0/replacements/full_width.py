@@ -8,7 +8,7 @@ stays the same object, with all its names; only its class is changed to one that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, final
@@ -103,6 +103,7 @@ class FullWidthReplacement(Replacement):
 
     spec: WidthSpec
     kind: ClassVar[str] = "full_width"
+    description: ClassVar[str] = "modules that look at all channels at once and get zeros for removed ones (FullWidth)"
     spec_type: ClassVar[type] = WidthSpec
     rank: ClassVar[int] = 1  # only if no other kind applies
 
@@ -158,13 +159,6 @@ class FullWidthReplacement(Replacement):
         unprunable = Reason("all channels are read, and they cannot be made zero", path)
         state.module_calls[result] = ModuleCall(path, source, unprunable, (source,) if spec.keeps_zeros else None)
         return nodes
-
-    @classmethod
-    def describe(cls, paths: Sequence[str]) -> str:
-        """Return the line of ``print(plan)`` about these modules."""
-        if len(paths) > 1:
-            return f"{len(paths)} modules that look at all channels at once get zeros for removed ones (FullWidth)"
-        return f"{paths[0]} looks at all channels at once and gets zeros for removed ones (FullWidth)"
 
     def channel_axes(self, path: str) -> dict[Axis, int]:
         """Return the channels that the module reads."""

@@ -12,7 +12,7 @@ parameters under the same names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any, ClassVar, Literal, final
@@ -207,6 +207,7 @@ class NormReplacement(Replacement):
 
     spec: NormSpec
     kind: ClassVar[str] = "norm"
+    description: ClassVar[str] = "norms over all channels that still count removed channels, as zeros (CountedNorm)"
     spec_type: ClassVar[type] = NormSpec
 
     @classmethod
@@ -253,12 +254,6 @@ class NormReplacement(Replacement):
         state.replaced[path] = ReplacedModule(cls(found), labels=[*earlier, value.labels])
         state.module_calls[result] = _call(path, found, source, axes)
         return nodes
-
-    @classmethod
-    def describe(cls, paths: Sequence[str]) -> str:
-        """Return the line of ``print(plan)`` about the norms."""
-        who = f"{len(paths)} norms over all channels still count" if len(paths) > 1 else f"{paths[0]} still counts"
-        return f"{who} removed channels, as zeros, in the compact network (CountedNorm)"
 
     def cut(self, model: nn.Module, path: str, positions: Mapping[Axis, Tensor]) -> None:
         """Replace a norm that has lost channels, or that may have lost some if it has no parameters."""
