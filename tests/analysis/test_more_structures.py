@@ -1,4 +1,4 @@
-"""Parts by number, equations, attention, recurrent layers: pruned exactly, shrunk, saved and loaded."""
+"""Parts by number, attention, recurrent layers: pruned exactly, shrunk, saved and loaded."""
 
 from __future__ import annotations
 
@@ -71,25 +71,6 @@ class NumberOfSomethingElse(Classifier):
     def features(self, x: Tensor) -> Tensor:
         a, b = F.relu(self.one(x)).split([self.part, 6], 1)
         return F.relu(self.two(torch.cat([b, a], 1) / self.part))
-
-
-# -- equations -------------------------------------------------------------------------------------------------------
-
-
-@network(0.12, {"one": 8, "mix": 5, "project": 6})
-class Equations(Classifier):
-    """Channels in the middle, at the end behind an ellipsis, and the weight first."""
-
-    def __init__(self) -> None:
-        super().__init__(6)
-        self.one = conv(3, 8)
-        self.mix = nn.Parameter(torch.randn(5, 8) / 3)
-        self.project = nn.Parameter(torch.randn(5, 6) / 3)
-
-    def features(self, x: Tensor) -> Tensor:
-        x = torch.einsum("bchw,oc->bohw", F.relu(self.one(x)), self.mix)
-        x = torch.einsum("co,...c->...o", self.project, F.relu(x).permute(0, 2, 3, 1))
-        return F.relu(x).permute(0, 3, 1, 2)
 
 
 # -- attention -------------------------------------------------------------------------------------------------------

@@ -222,7 +222,7 @@ class Experts(nn.Module):
 
 @structure({"into": 8, "up": 6}, inputs=TOKENS, unprunable={"router": "topk"})
 class SeveralExperts(nn.Module):
-    """Every token goes through two experts by einsum, then all tokens through the first and a place that is picked."""
+    """Every token goes through two experts, then all tokens through the first and a place that is picked."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,8 +232,8 @@ class SeveralExperts(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.into(x)
         share, chosen = self.router(x).topk(2, -1)
-        up = F.relu(torch.einsum("btkoi,bti->btko", self.up[chosen], x))
-        x = x + (torch.einsum("btkoi,btki->btko", self.down[chosen], up) * share.unsqueeze(-1)).sum(2)
+        up = F.relu(self.up[chosen] @ x[:, :, None, :, None])  # (batch, tokens, experts, units, 1)
+        x = x + ((self.down[chosen] @ up).squeeze(-1) * share.unsqueeze(-1)).sum(2)
         x = x + F.linear(F.relu(F.linear(x, self.up[0])), self.down[0])
         return self.head(x[torch.arange(x.shape[0]), share[..., 0].argmax(-1)])
 

@@ -21,7 +21,6 @@ from depl0.analysis.rules.operators import (
     is_transposed,
     layer_parts,
     loses_places,
-    product_of,
 )
 from depl0.analysis.rules.rulebook import (
     COMPUTED_WEIGHT,
@@ -203,19 +202,6 @@ def _norm_over_last(state: Propagation, graph: Graph, node: fx.Node) -> Value:
                 state.fix_stored(given[key], graph.layer[node])
         return value
     return refuse_layer(state, graph, node, "a norm over all channels")
-
-
-# -- products that are equivalent to layers ----------------------------------------------------------------------------
-
-
-@rule("einsum")
-def _einsum(state: Propagation, graph: Graph, node: fx.Node) -> Value:
-    """Handle a product with a stored weight, summed over one dimension, as a linear layer."""
-    product, parts = product_of(node), layer_parts(node)
-    name = None if product is None else stored_name(state, product.weight, len(shape_of(product.weight)))
-    if product is None or parts is None or name not in state.parameters:
-        return unknown_rule(state, graph, node)
-    return _dense_layer(state, graph, node, parts, (product.input_dim, product.output_dim), product.macs_per_pair)
 
 
 @rule(*RECURRENT)

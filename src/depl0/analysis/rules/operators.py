@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -13,8 +12,8 @@ from depl0.analysis.recording import arguments, operator_name, shape_of
 CONVOLUTIONS = {"conv1d", "conv2d", "conv3d", "convolution"}
 TRANSPOSED = {"conv_transpose1d", "conv_transpose2d", "conv_transpose3d"}
 LAYERS = CONVOLUTIONS | TRANSPOSED | {"linear"}
-PRODUCTS = {"addmm", "mm", "matmul", "bmm", "einsum"}
-"""Products with a stored matrix are layers too; except for einsum, their weight is (inputs, outputs)."""
+PRODUCTS = {"addmm", "mm", "matmul", "bmm"}
+"""Products with a stored matrix are layers too; their weight is (inputs, outputs)."""
 CASTS = {"to", "_to_copy", "type_as"}
 RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 IDENTITIES = {
@@ -68,11 +67,6 @@ def layer_parts(node: fx.Node) -> LayerParts | None:
     name = operator_name(node)
     if name not in LAYERS | PRODUCTS:
         return None
-    if name == "einsum":
-        product = product_of(node)
-        if product is None:
-            return None
-        return LayerParts(product.input, product.weight, None, product.weight_out, product.weight_in)
     given = arguments(node)
     if name in PRODUCTS:
         if name == "addmm":
@@ -182,62 +176,3 @@ def is_pointwise(node: fx.Node) -> bool:
     if name == "where":
         return len(node.args) == 3  # with only a condition it returns positions
     return torch.Tag.pointwise in getattr(node.target, "tags", ()) or name in UNTAGGED_POINTWISE
-
-
-@dataclass(frozen=True)
-class WeightProduct:
-    """A tensor times a weight, summed over one dimension of both, with one new dimension from the weight."""
-
-    input: fx.Node
-    weight: fx.Node
-    input_dim: int
-    output_dim: int
-    weight_in: int
-    weight_out: int
-    macs_per_pair: int
-
-
-def product_of(node: fx.Node) -> WeightProduct | None:
-    """Parse an equation of ``einsum``; None if it is not a plain layer: other sums, several weights, diagonals."""
-    given = arguments(node)
-    tensors = [n for n in given["tensors"] if isinstance(n, fx.Node)]
-    terms, arrow, result = str(given["equation"]).replace(" ", "").partition("->")
-    letters = terms.split(",")
-    weights = [stored_matrix(n) for n in tensors]
-    stored = [place for place, found in enumerate(weights) if found is not None and not found[1]]
-    if operator_name(node) != "einsum" or not arrow or len(tensors) != 2 or len(letters) != 2 or not stored:
-        return None
-    place = stored[-1]
-    whole = next(found[0] for found in [weights[place]] if found is not None)
-    picked = len(shape_of(tensors[place])) - len(shape_of(whole))  # dimensions of the index, minus one
-    weight, source = letters[place], letters[1 - place]
-    if "." in weight or any(len(set(term)) != len(term) for term in (weight, *(t.replace("...", "") for t in letters))):
-        return None
-    picks = weight[: picked + 1] if tensors[place] is not whole else ""
-    summed = [letter for letter in weight if letter in source and letter not in result]
-    fresh = [letter for letter in weight if letter in result and letter not in source + picks]
-    shared = [letter for letter in weight if letter in source + picks and letter in result]
-    if len(summed) != 1 or len(fresh) != 1 or len(summed) + len(fresh) + len(shared) != len(weight):
-        return None
-    others = [letter for letter in source.replace("...", "") if letter not in weight and letter not in result]
-    if others:  # summed over the tensor only
-        return None
-    sizes = shape_of(node)
-    dim = _place(fresh[0], result, len(sizes))
-    return WeightProduct(
-        tensors[1 - place],
-        whole,
-        _place(summed[0], source, len(shape_of(tensors[1 - place]))),
-        dim,
-        weight.index(summed[0]) - picked,
-        weight.index(fresh[0]) - picked,
-        math.prod(size for other, size in enumerate(sizes) if other != dim),
-    )
-
-
-def _place(letter: str, term: str, ndim: int) -> int:
-    """Return the dimension of a letter, which may come after an ellipsis."""
-    before, dots, after = term.partition("...")
-    if not dots or letter in before:
-        return term.index(letter)
-    return ndim - len(after) + after.index(letter)
