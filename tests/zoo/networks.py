@@ -175,7 +175,8 @@ NETWORKS = [
     Entry("timm:inception_next_tiny"), Entry("timm:hgnet_tiny"), Entry("timm:repghostnet_050"),
     Entry("timm:vit_tiny_patch16_224", 224), Entry("timm:deit3_small_patch16_224", 224),
     Entry("timm:swin_tiny_patch4_window7_224", 224),
-    Entry("timm:nf_resnet26"), Entry("timm:levit_128s", 224),
+    Entry("timm:nf_resnet26", prunable=False), Entry("timm:levit_128s", 224),
+    Entry("timm:resnetv2_50x1_bit", prunable=False),
 ]  # fmt: skip
 
 SHALLOW = [
@@ -212,7 +213,7 @@ _FURTHER = [
     "tinynet_a", "tinynet_d", "mnasnet_100", "spnasnet_100", "mixnet_m", "mobilenetv2_050", "semnasnet_075", "dla34",
     "densenet169", "efficientnet_lite1", "convnext_pico", "convnextv2_femto", "convnext_femto", "darknet17",
     "darknet21", "sedarknet21", "cs3darknet_m", "cspresnext50", "cspresnet50d", "res2net50_14w_8s",
-    "res2net50_48w_2s", "resnet50_gn", "resnetv2_50d_gn", "resnetv2_50x1_bit", "repvgg_a1", "repvgg_b0", "gernet_m",
+    "res2net50_48w_2s", "resnet50_gn", "resnetv2_50d_gn", "repvgg_a1", "repvgg_b0", "gernet_m",
     "regnetz_c16", "regnetv_040", "regnety_008", "regnetx_008", "mixer_s16_224", "flexivit_small",
     "swin_tiny_patch4_window7_224", "nest_tiny", "twins_pcpvt_small", "twins_svt_small", "visformer_tiny",
     "xcit_nano_12_p16_224", "tiny_vit_5m_224", "vit_tiny_patch16_224", "tnt_s_legacy_patch16_224", "sequencer2d_s",
