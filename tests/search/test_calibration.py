@@ -139,3 +139,24 @@ def test_examples_are_counted_not_batches(size: int) -> None:
 
     taken = calibration.Calibration.of(stream(), None, depl0.attach(network(), inputs(1)))
     assert taken is not None and 1024 <= sum(map(len, taken.inputs())) < 1024 + size
+
+
+class Halves(nn.Module):
+    """Compares the left half of an image with the right one, or its brightness with a constant."""
+
+    def __init__(self, *, sides: bool) -> None:
+        super().__init__()
+        self.sides = sides
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, images: Tensor) -> Tensor:
+        left, right = images[..., :8].mean((1, 2, 3)), images[..., 8:].mean((1, 2, 3))
+        scores = [left, right] if self.sides else [(left + right).abs(), torch.full_like(left, 0.5)]
+        return self.scale * torch.stack(scores, 1)
+
+
+def test_images_are_only_augmented_if_the_network_gives_them_the_same_answers() -> None:
+    brightness = torch.randn(64, 1, 1, 1, generator=torch.Generator().manual_seed(0))
+    images = brightness + torch.randn(64, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+    assert calibration.is_invariant(Halves(sides=False), images)
+    assert not calibration.is_invariant(Halves(sides=True), images)

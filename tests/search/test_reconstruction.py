@@ -37,7 +37,7 @@ def test_errors_are_those_of_least_squares_removal_after_removal() -> None:
     model = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
     batches = inputs(6, count=8)
     gated = gated_of(model, batches)
-    found = reconstruction_errors(gated, batches)
+    found = reconstruction_errors(gated, batches)[0]
 
     hidden = torch.tanh(model[0](torch.cat(batches))).detach()
     wanted = model[2](hidden).detach()
@@ -64,7 +64,7 @@ def test_what_others_can_say_goes_first_and_only_once(kind: str) -> None:
     first, reader, between, shape = READERS[kind]()
     batches = inputs(*shape)
     gated = gated_of(Plain(first, reader, between), batches)
-    errors = reconstruction_errors(gated, batches)
+    errors = reconstruction_errors(gated, batches)[0]
     assert int((errors < 1e-6).sum()) == 1, "channels 0, 1 and 2 depend on each other: one can go, the others cannot"
     assert int(errors.argmin()) in (0, 1, 2)
 
@@ -74,7 +74,7 @@ def test_scores_set_errors_against_cost_and_are_standardised(monkeypatch: pytest
     batches = inputs(2, 6, 6)
     gated = gated_of(Coupled(), batches)
     old = state_of(gated.host)
-    errors = reconstruction_errors(gated, batches)
+    errors = reconstruction_errors(gated, batches)[0]
     _, price = gated.expected.value_and_gradient(torch.ones(gated.plan.num_gates), "macs")
     for exponent in (1.0, 0.5):
         monkeypatch.setattr("depl0.search.reconstruction.EXPONENT", exponent)
@@ -97,7 +97,7 @@ def test_readers_of_a_residual_group_are_added_up() -> None:
         host.inner.weight[:, 4], host.wide.weight[:, 4] = 0, 0
     batches = inputs(2, 6, 6)
     gated = gated_of(host, batches)
-    errors = reconstruction_errors(gated, batches)
+    errors = reconstruction_errors(gated, batches)[0]
     assert int(errors[:5].argmin()) == 4 and float(errors[2]) > 100 * float(errors[4])
 
 
@@ -113,7 +113,7 @@ def test_wide_groups_lose_several_channels_at_once_and_wide_layers_are_judged_by
     with torch.no_grad():
         model[0].weight[80:] = model[0].weight[:80]
         model[0].bias[80:] = model[0].bias[:80]
-    errors = reconstruction_errors(gated, batches)
+    errors = reconstruction_errors(gated, batches)[0]
     assert bool(errors.isfinite().all()) and len(errors.unique()) > 80
     twins = errors.view(2, 80)
     assert float(twins.min(0).values.median()) < 0.1 * float(twins.max(0).values.median())

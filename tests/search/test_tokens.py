@@ -40,7 +40,7 @@ def tokens() -> list[Tensor]:
 def test_a_channel_for_one_large_token_counts_less_than_one_for_all_others() -> None:
     network = Residual()
     network.up.weight.data[1] = torch.tensor([0.0, 0, 1, 0])
-    first, second, third = reconstruction_errors(gated_of(network, tokens()), tokens()).tolist()
+    first, second, third = reconstruction_errors(gated_of(network, tokens()), tokens())[0].tolist()
     assert min(first, second) > 10 * third
 
 
@@ -77,7 +77,7 @@ def test_a_tied_output_layer_is_scored_and_refitted_and_stays_tied() -> None:
     wanted = network.double()(tokens).detach()
     gated = gated_of(network, [tokens])
     (hidden,) = (group for group in gated.plan.groups if group.size == 6)
-    errors = reconstruction_errors(gated, [tokens])[hidden.gates]
+    errors = reconstruction_errors(gated, [tokens])[0][hidden.gates]
     assert int(errors.argmin()) in (0, 1, 2) and float(errors.min()) < 1e-2 * float(errors.max())
     gates = torch.ones(gated.plan.num_gates)
     gates[hidden.offset] = 0

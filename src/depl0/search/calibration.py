@@ -31,8 +31,8 @@ from depl0._util.user_code import call_of_user
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.host.copies import run_host
-from depl0.host.inputs import ExampleInputs, as_tensors
-from depl0.host.network import annotate_forward_errors, first_line
+from depl0.host.inputs import ExampleInputs, as_tensors, output_tensors
+from depl0.host.network import annotate_forward_errors, evaluation_mode, first_line
 from depl0.search.recovery.memory import BATCH
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -49,6 +49,8 @@ BATCH_SIZE = BATCH
 """Largest batch if examples can be mixed: twice as many steps of half the size recover more in the same time."""
 HELD_OUT = 8
 """Every eighth example is held out."""
+INVARIANT = 0.8
+"""Fraction of its answers that a network must keep for images that are flipped and shifted."""
 FIRST = "on the first batch, before anything was done"
 
 Augment: TypeAlias = "bool | Callable[[Any], Any]"
@@ -366,6 +368,15 @@ def augmented(batch: Any, augment: Augment, when: str) -> Any:
     if callable(augment):
         return call_of_user("augment", when, augment, batch)
     return flip_and_shift(batch) if augment else batch
+
+
+@torch.no_grad()
+def is_invariant(network: nn.Module, images: Tensor) -> bool:
+    """Return True if flips and shifts hardly change a classifier's answers; those of digits, for example, do."""
+    with evaluation_mode(network), isolated_random(0):
+        outputs = [output_tensors(call(network, part)) for part in (images, flip_and_shift(images))]
+    answers, others = (next(t for t in each if t.is_floating_point()).argmax(1) for each in outputs)
+    return float((answers == others).double().mean()) >= INVARIANT
 
 
 def flip_and_shift(images: Tensor) -> Tensor:

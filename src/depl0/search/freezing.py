@@ -116,7 +116,7 @@ def _fitted_if_better(
     """Refit for the gates that freezing closes; after a search, keep the refit only if it lowers the loss."""
     state = {} if before is None else state_copy(gated.host)
     inputs = calibration.inputs()
-    fitted = compensate(gated, _closing(gated, gates, before), inputs, before=before, after=gates, original=original)
+    fitted = compensate(gated, gates == 0, inputs, before=before, after=gates, original=original)
     gated.fix_gates(gates)
     absorb_bn_and_sync(gated, inputs)
     if before is None:
@@ -139,9 +139,3 @@ def absorb_bn_and_sync(gated: GatedModel, inputs: Iterable[Any]) -> None:
     absorb_statistics(gated, inputs)
     broadcast_parameters(gated.host)  # ranks have seen different data
     broadcast_buffers(gated.host)
-
-
-def _closing(gated: GatedModel, gates: Tensor, before: Tensor | None) -> Tensor:
-    """Return the gates that are open now and will be closed."""
-    was_open = ~gated.removed if before is None else before.cpu() > 0
-    return was_open & (gates == 0)

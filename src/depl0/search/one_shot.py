@@ -30,6 +30,7 @@ from depl0.search.calibration import (
     examples_in,
     hold_out,
     is_image_batch,
+    is_invariant,
     on_device,
     pair_of,
 )
@@ -116,7 +117,8 @@ def prune(
             a matrix (batch, classes) that does not hold probabilities, else None; with an inferred axis the relative
             error counts as well. For several outputs, a sequence with one entry each, or a dict by their names.
         augment: True: random flips and shifts of images during the recovery; False: none; or a function of a batch of
-            inputs. "auto": True for batches of images if the outputs are one matrix of class scores, else False.
+            inputs. "auto": True for batches of images if the outputs are one matrix of class scores that flips and
+            shifts hardly change, else False.
         on_ready: called with every network as soon as it is ready, for example to save it before the next one.
         quiet: if True, no progress is printed on stderr.
         changes: further fields of :class:`depl0.GateConfig`: ``of``, ``groups``, ``round_to``, … Unless ``round_to`` is
@@ -178,7 +180,8 @@ def prune(
         if comparison is not None and (missing := missing_classes(original, held_out, comparison)) is not None:
             warn_caller(missing)
         if augment == "auto":
-            augment = is_image_batch(inputs[0]) and comparison is not None and comparison.axes == (1,)
+            is_classifier = is_image_batch(inputs[0]) and comparison is not None and comparison.axes == (1,)
+            augment = is_classifier and is_invariant(original, inputs[0])
         check_augment(augment, inputs[0])
         fixed: set[str] | None = {name for name, each in model.named_modules() if model.training and not each.training}
         compares_training_outputs = model.training and recovery_steps > 0 if steps is None else loss is None

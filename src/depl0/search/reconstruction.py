@@ -81,7 +81,7 @@ def reconstruction_scores(
         of: the cost that a gate's error is divided by: "macs", "params" or "latency".
         config: the budget and rules of the final network; None: costs are those of the current network.
     """
-    errors, weighted = _errors(gated, batches)
+    errors, weighted = reconstruction_errors(gated, batches)
     exponent, present = 1.0 if weighted else EXPONENT, ~gated.removed
     gates, price = present.float(), None
     for _ in range(1 if config is None or config.budget is None else PRICE_ROUNDS):
@@ -97,16 +97,12 @@ def reconstruction_scores(
 
 
 @torch.no_grad()
-def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> Tensor:
+def reconstruction_errors(gated: GatedModel, batches: Iterable[Any]) -> tuple[Tensor, bool]:
     """Return the relative error of closing each gate after all less important gates of its group.
 
-    Within a group it rises in the order of removal.
+    Within a group it rises in the order of removal. The second value is True if errors are weighted by the size of each
+    token's sum.
     """
-    return _errors(gated, batches)[0]
-
-
-def _errors(gated: GatedModel, batches: Iterable[Any]) -> tuple[Tensor, bool]:
-    """Return the relative errors, and True if they are weighted by the size of each token's sum."""
     shared = gated.plan.shared_inputs
     inputs = [ExampleInputs.of(batch).with_shared(shared).on_device_of(gated.host) for batch in batches]
     is_there = ~gated.removed
