@@ -255,7 +255,7 @@ def test_a_module_without_a_gated_network_is_refused() -> None:
 
     with pytest.raises(depl0.errors.InputError, match="no gated network in Plain"):
         trainer([callback()], 1).fit(Plain(), loader())
-    with pytest.raises(depl0.errors.InputError, match="Module has no module 'net'"):
+    with pytest.raises(depl0.errors.InputError, match="'net' is none of the gated networks in Module"):
         trainer([callback(gated="net")], 1).fit(Module(), loader())
 
 

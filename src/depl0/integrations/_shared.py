@@ -62,31 +62,19 @@ class SearchHolder:
 
 def find_gated(model: nn.Module, name: str | None) -> GatedModel:
     """Return the gated network in a module (or the module itself), by the name of its attribute if one is given."""
-    if name is not None:
-        try:
-            found: Any = model.get_submodule(name)
-        except AttributeError as error:
-            raise InputError(
-                f"{type(model).__name__} has no module {name!r}.",
-                hint="gated= names the attribute that holds the network.",
-            ) from error
-        if not isinstance(found, GatedModel):
-            raise InputError(
-                f"{name!r} of {type(model).__name__} is a {type(found).__name__}, and must be a gated network.",
-                hint="put there what depl0.attach(model, example) returns.",
-            )
-        return found
-    gated = {path: module for path, module in model.named_modules() if isinstance(module, GatedModel)}
-    if len(gated) == 1:
-        return next(iter(gated.values()))
+    modules = model.named_modules(remove_duplicate=name is None)
+    gated = {path: module for path, module in modules if isinstance(module, GatedModel)}
+    chosen = gated if name is None else {path: module for path, module in gated.items() if path == name}
+    if len(chosen) == 1:
+        return next(iter(chosen.values()))
     if not gated:
         raise InputError(
             f"there is no gated network in {type(model).__name__}.",
             hint="hold what depl0.attach(model, example) returns in an attribute, and call it in forward.",
         )
+    what = f"there are {len(gated)} gated networks" if name is None else f"{name!r} is none of the gated networks"
     raise InputError(
-        f"there are {len(gated)} gated networks in {type(model).__name__}: {', '.join(map(repr, gated))}.",
-        hint="choose one with gated='…'.",
+        f"{what} in {type(model).__name__}: {', '.join(map(repr, gated))}.", hint="choose one with gated='…'."
     )
 
 
