@@ -5,11 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-import depl0
-from depl0.app import models
 from depl0.errors import GateError, InputError
 from depl0.gated import GatedModel, attach
-from depl0.select.gates import Selection, budget_warning, check_budget, minimum_share, recommended_minimum, select_gates
+from depl0.select.gates import Selection, check_budget, minimum_share, select_gates
 from tests.networks.golden import TinyDigits
 from tests.networks.tiny import tiny_gated
 
@@ -134,14 +132,3 @@ def test_a_budget_and_a_least_share_that_cannot_both_be_met() -> None:
         tiny_gated(budget=0.3, min_share=0.9)
     with pytest.raises(GateError, match=r"budget of 0.3 of the macs and min_share=0.9 cannot both be met"):
         frozen_at(worthless(tiny_gated().plan.groups[0].name), 0.3, min_share=0.9)
-
-
-def test_a_budget_that_leaves_single_channels() -> None:
-    gated = depl0.attach(models.build("small_cnn"), torch.zeros(1, 1, 8, 8))
-    for of in ("macs", "params"):
-        network = gated.snapshot()
-        least, sensible = minimum_share(network, gated.config.changed(of=of)), recommended_minimum(network, of)
-        assert 0 < least < sensible < 0.05
-        assert budget_warning(network, sensible, of) is None and budget_warning(network, 0.25, of) is None
-        text = budget_warning(network, 0.9 * sensible, of)
-        assert text is not None and f"of the {of} leaves one or two channels in most layers" in text

@@ -16,12 +16,9 @@ from torch import Tensor
 
 from depl0.config import GateConfig
 from depl0.errors import GateError, InputError
-from depl0.gates.threshold import BudgetKind
 from depl0.select.rounding import round_to_nearest, round_within
 from depl0.select.snapshot import Snapshot
 
-SENSIBLE_CHANNELS, SENSIBLE_PART = 2, 1 / 16
-"""Recommended smallest fraction of each group; a narrower network loses most of its input."""
 FILL_TRIES = 200
 
 
@@ -158,23 +155,3 @@ def check_budget(network: Snapshot, config: GateConfig) -> None:
             f"a budget of {config.budget:g} of the {config.of} is infeasible: {layers} account for {minimum:.3f}.",
             hint=f"{', or '.join([f'use at least {minimum + 0.005:.2f}', *means])}.",
         )
-
-
-def recommended_minimum(network: Snapshot, of: BudgetKind) -> float:
-    """Return the fraction of the cost if every group keeps a sixteenth of its channels, and at least two."""
-    is_open = torch.zeros(network.plan.num_gates, dtype=torch.bool)
-    for group in network.plan.groups:
-        most = min(group.size, max(SENSIBLE_CHANNELS, round(group.size * SENSIBLE_PART)))
-        is_open[group.offset : group.offset + most] = True
-    return network.share(is_open, of)
-
-
-def budget_warning(network: Snapshot, budget: float, of: BudgetKind) -> str | None:
-    """Return a warning if a network of this budget would hardly be better than chance, else None."""
-    sensible = recommended_minimum(network, of)
-    if budget >= sensible:
-        return None
-    return (
-        f"a budget of {budget:g} of the {of} leaves one or two channels in most layers: accuracy will be near chance. "
-        f"A sixteenth of all channels costs {sensible:.2g}."
-    )

@@ -30,7 +30,6 @@ from depl0.app.training.preflight import check_above_chance, header, steps_by_ph
 from depl0.app.training.search import calibration, record_cut, search
 from depl0.app.training.session import Session, open_session
 from depl0.app.training.setup import (
-    budget_warnings,
     gated_network,
     model_factory,
     open_data_for,
@@ -94,7 +93,7 @@ def prune(
             session.trained = start.trained
             if recipe.run.channels_last:
                 set_channels_last(gated.host)
-            for note in (header(session, gated), *start.notes, *budget_warnings(recipe, gated)):
+            for note in (header(session, gated), *start.notes):
                 session.reporter.note(note)
             session.reporter.plan(steps_by_phase(session))
             session.distillation = _teacher(session, gated.host)

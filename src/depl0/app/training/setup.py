@@ -25,7 +25,7 @@ from depl0.app.tasks import check_network
 from depl0.config import GateConfig
 from depl0.costs.count import cost
 from depl0.gated import GatedModel, attach
-from depl0.select.gates import budget_warning, check_budget
+from depl0.select.gates import check_budget
 
 
 def preprocessing_of(recipe: Recipe) -> dict[str, Any]:
@@ -150,13 +150,6 @@ def attach_for(recipe: Recipe, host: nn.Module, example: Any) -> GatedModel:
     if gates.budget is not None and isinstance(method, Scored):
         check_budget(gated.snapshot(), gated.config.changed(budget=gates.budget, of=gates.of))
     return gated
-
-
-def budget_warnings(recipe: Recipe, gated: GatedModel) -> list[str]:
-    """Return warnings about a budget at which most of the accuracy will be lost."""
-    budget, of = recipe.gates.budget, recipe.gates.of
-    found = None if budget is None else budget_warning(gated.snapshot(), budget, of)
-    return [] if found is None else [f"warning: {found}"]
 
 
 def gate_config(recipe: Recipe) -> GateConfig:
