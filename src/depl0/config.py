@@ -17,7 +17,7 @@ from depl0.errors import InputError
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Preset, make_generator
 from depl0.gates.generators.base import Direction
-from depl0.gates.threshold import BudgetKind, check_share, checked_kind
+from depl0.gates.threshold import BudgetKind, check_share
 
 Runtime: TypeAlias = Literal["pytorch", "onnxruntime"]
 """Runtimes in which a latency budget is measured."""
@@ -89,8 +89,10 @@ class GateConfig:
             start=self.start,
             rng=torch.Generator(),  # a check must not advance the global random state
         )
-        if self.draw not in get_args(Draw):
-            raise InputError(f"draw must be 'batch' or 'image', got {self.draw!r} instead.")
+        for name, kind in (("draw", Draw), ("of", BudgetKind), ("runtime", Runtime)):
+            if (value := getattr(self, name)) not in get_args(kind):
+                choices = " or ".join(map(repr, get_args(kind)))
+                raise InputError(f"{name} must be {choices}, got {value!r} instead.")
         if self.budget is not None:
             check_share(self.budget)
             if self.alone:
@@ -98,9 +100,6 @@ class GateConfig:
                     f"alone must be empty if there is a budget, got {self.alone!r} instead.",
                     hint="gates that cut nothing cost nothing, and have nothing to compete for.",
                 )
-        checked_kind(self.of)
-        if self.runtime not in get_args(Runtime):
-            raise InputError(f"runtime must be 'pytorch' or 'onnxruntime', got {self.runtime!r} instead.")
         check_round_to(self.round_to)
         _check_min_share(self.min_share)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Literal, TypeAlias, cast, final, get_args
+from typing import Literal, TypeAlias, final
 
 import torch
 from torch import Tensor
@@ -58,16 +58,6 @@ def check_share(share: object) -> None:
         )
 
 
-def checked_kind(of: str) -> BudgetKind:
-    """Return the kind of cost that a budget counts; raise InputError if it is unknown."""
-    if of not in get_args(BudgetKind):
-        raise InputError(
-            f"of must be 'macs', 'params' or 'latency', got {of!r} instead.",
-            hint="'macs' counts multiply-accumulates; 'latency' is measured.",
-        )
-    return cast(BudgetKind, of)
-
-
 @final
 class Threshold(ConstantTensors):
     """Turns a generator's scores into log α whose expected cost follows a target.
@@ -89,7 +79,6 @@ class Threshold(ConstantTensors):
     ) -> None:
         super().__init__()
         check_share(share)
-        checked_kind(of)
         self.expected = expected
         self.share, self.of, self.dense = share, of, dense
         self.rounds = 1
