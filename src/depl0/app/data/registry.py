@@ -55,7 +55,7 @@ def open_data(
     settings = DataSettings() if settings is None else settings
     name, colon, path = spec.partition(":")
     if name not in NAMES:
-        return open_source(_own_source(_find_own(spec, name), settings, target), settings, target)
+        return open_source(_own_source(_find_own(spec, name), settings), settings, target)
     if bool(path) == (name in BUNDLED) or (colon and not path):
         form = name if name in BUNDLED else f"{name}:DIR, with the folder of its files"
         raise InputError(f"the data set {name!r} must be written {form}, got {spec!r} instead.")
@@ -88,12 +88,11 @@ def _find_own(spec: str, name: str) -> UserCallable:
     )
 
 
-def _own_source(make: UserCallable, settings: DataSettings, target: Target) -> Source:
-    """Return the result of the user's function, which may take ``settings``, ``device``, ``rank`` and ``world``."""
-    offered = {"settings": settings, "device": target.device, "rank": target.rank, "world": target.world}
-    arguments, spec = make.wanted(offered), make.spec
-    make.check_call(arguments, "only settings, device, rank and world are passed; give the others a default.")
-    made: Any = make(**arguments)
+def _own_source(make: UserCallable, settings: DataSettings) -> Source:
+    """Return the result of the user's function."""
+    spec = make.spec
+    make.check_call({}, "it is called without arguments; give its parameters a default.")
+    made: Any = make()
     if isinstance(made, Mapping):  # a DatasetDict of Hugging Face
         test = next((name for name in ("test", "validation", "valid", "val") if name in made), None)
         if "train" not in made or test is None:

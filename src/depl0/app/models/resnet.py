@@ -31,10 +31,6 @@ class ZeroPadShortcut(nn.Module):
         """Halve the image and widen it: (batch, in, h, w) to (batch, out, h/2, w/2)."""
         return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, self.channels_before, self.channels_after))
 
-    def extra_repr(self) -> str:
-        """Show the two amounts when the network is printed."""
-        return f"channels_before={self.channels_before}, channels_after={self.channels_after}"
-
 
 class BasicBlock(nn.Module):
     """Two 3x3 convolutions, added to a shortcut."""
