@@ -10,7 +10,7 @@ import pytest
 
 from depl0.app.cli.app import main
 from depl0.app.recipes.toml import write_recipe
-from depl0.app.runs.folder import Lines, RunFolder
+from depl0.app.runs.folder import Lines
 from depl0.errors import FormatError
 from tests.networks.tiny import Noisy, PowerCut, cut_power, run, tiny_recipe
 from tests.support.resume import what_matters
@@ -21,18 +21,8 @@ RECIPE = tiny_recipe(run__checkpoint_minutes=0)
 Damage = Callable[[Path], None]
 
 
-def deleted(path: Path) -> None:
-    path.unlink()
-
-
 def cut_short(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def flipped(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def no_utf8(path: Path) -> None:
@@ -58,11 +48,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def finished(whole: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(whole, tmp_path / "run"))
-
-
 @pytest.fixture(scope="module")
 def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was killed at step 8, two steps after its last checkpoint."""
@@ -75,35 +60,6 @@ def stopped_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stopped(stopped_run: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(stopped_run, tmp_path / "run"))
-
-
-# -- the compact network of a finished run ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("damage", "file"), [(deleted, "compact.json"), (flipped, "compact.safetensors")])
-def test_a_run_without_its_compact_network_is_not_finished(finished: Path, damage: Damage, file: str) -> None:
-    damage(finished / "compact" / file)
-    notes: list[str] = []
-    assert RunFolder(finished).finished(notes.append) is None
-    (note,) = notes
-    assert "incomplete result; rebuilding from the last checkpoint" in note
-
-
-def test_without_checkpoints_it_is_said_that_nothing_can_be_done(finished: Path) -> None:
-    shutil.rmtree(finished / "compact")
-    shutil.rmtree(finished / "checkpoints")
-    with pytest.raises(FormatError, match="no checkpoint is left to make it from") as caught:
-        RunFolder(finished).finished()
-    assert "train again with another --out" in str(caught.value)
-
-
-def test_resuming_makes_the_compact_network_again(finished: Path, whole: Path) -> None:
-    flipped(finished / "compact" / "compact.safetensors")
-    reporter = Noisy()
-    run(RECIPE, finished, reporter, resume=True)
-    assert reporter.steps == 0
-    assert any("rebuilding from the last checkpoint" in note for note in reporter.notes)
-    assert what_matters(finished) == what_matters(whole)
 
 
 # -- metrics and gates -----------------------------------------------------------------------------------------------

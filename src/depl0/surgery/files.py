@@ -169,13 +169,6 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     return model.eval()
 
 
-def check_saved(folder: str | os.PathLike[str]) -> CompactRecord:
-    """Raise an error unless both files of a folder exist and match their checksum; nothing is built."""
-    header, record = _read_record(Path(folder))
-    _checked_values(Path(folder), header, io.MAX_VALUES)
-    return record
-
-
 def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -> None:
     """Verify that the outputs match those of the saved network, whose state may not all be in its state dict."""
     if proof is None or proof["outputs"] is None:

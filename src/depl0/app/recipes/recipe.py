@@ -16,7 +16,7 @@ from depl0.app.recipes.sections import CONTINUED, Section, refusal
 from depl0.app.schema import FileName
 from depl0.app.tasks import Task, find_task
 from depl0.errors import InputError
-from depl0.search.recovery.distillation import BLOCKS, WEIGHT
+from depl0.search.recovery.distillation import WEIGHT
 
 FINETUNE_LR_SHARE = 0.1
 """default of ``finetune.lr``, as a fraction of ``weight_optimizer.lr``"""
@@ -96,12 +96,6 @@ class Recipe(Section):
     def finetune_epochs(self) -> int:
         """Epochs after the cut. Without a search they include its epochs, so that the totals agree."""
         return self.finetune.epochs + self.search.epochs - self.search_epochs
-
-    @property
-    def distill_blocks(self) -> float:
-        """Weight of the error of block outputs, with its default."""
-        own = self.distill.blocks
-        return BLOCKS if own is None else own
 
     @property
     def has_one_curve(self) -> bool:

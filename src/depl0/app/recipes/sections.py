@@ -42,7 +42,7 @@ from depl0.errors import InputError
 from depl0.gates.generators import GENERATORS, PRESETS, Direction
 from depl0.gates.threshold import BudgetKind
 from depl0.search.config import FirstScores
-from depl0.search.recovery.distillation import TEMPERATURE
+from depl0.search.recovery.distillation import BLOCKS, TEMPERATURE
 
 Schedule: TypeAlias = Literal["constant", "step", "cosine"]
 Cut: TypeAlias = Literal["progressive", "never"]
@@ -275,8 +275,8 @@ class DistillSection(Section):
     0.9 if the run starts from trained weights and the task can be distilled, else 0)."""
     temperature: Above0 = TEMPERATURE
     """Softens the dense network's outputs."""
-    blocks: NonNegative | None = None
-    """Weight of the relative error of block outputs whose shape pruning keeps (default: 80)."""
+    blocks: NonNegative = BLOCKS
+    """Weight of the relative error of block outputs whose shape pruning keeps."""
 
 
 @final

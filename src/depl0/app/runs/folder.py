@@ -6,7 +6,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +22,6 @@ from depl0.app.recipes.toml import read_recipe, write_recipe
 from depl0.app.runs.checkpoint import has_checkpoints
 from depl0.errors import FormatError, InputError
 from depl0.latency import processor_name
-from depl0.surgery.files import check_saved
 
 LOCK = ".lock"
 FREE = ("run.checkpoint_minutes", "run.checkpoint_steps", "run.keep_checkpoints")
@@ -128,28 +127,6 @@ class RunFolder:
                 f"{path} cannot be read: {error.strerror or error}.",
                 hint="move it out of the way; --resume makes it again from the last checkpoint.",
             ) from error
-
-    def finished(self, note: Callable[[str], None] = lambda text: None) -> dict[str, Any] | None:
-        """Return the summary of a run that is finished and whose compact network has the right checksum.
-
-        If one of the two is missing or damaged, this is reported to ``note`` and None is returned. The run then resumes
-        from its last checkpoint and writes both again. If there is no checkpoint any more, an error is raised.
-        """
-        summary = self.summary()
-        if summary is None or "compact" not in summary:  # dense training leaves no compact network
-            return summary
-        try:
-            check_saved(self.compact)
-        except (FormatError, ValueError) as error:
-            if not self.has_checkpoints:
-                raise FormatError(
-                    f"the run {self.path} is finished, but its result is not whole and no checkpoint is left to make "
-                    f"it from: {error}",
-                    hint="copy the folder compact again from a backup; or train again with another --out.",
-                ) from error
-            note(f"incomplete result; rebuilding from the last checkpoint: {error}")
-            return None
-        return summary
 
     def _write(self, name: str, text: str) -> None:
         atomic_write(self.path / name, text.encode())

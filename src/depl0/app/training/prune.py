@@ -74,7 +74,7 @@ def prune(
     path = Path(out) if out else default_folder(recipe.name, resume)
     recipe = with_preprocessing(recipe, preprocessing_of(recipe))
     folder, goes_on = open_run(path, recipe, resume)
-    done = folder.finished(reporter.note) if goes_on else None
+    done = folder.summary() if goes_on else None
     if done is not None:
         return folder, done
     with stoppable(folder), threads_by_work() as choose_threads:
@@ -124,7 +124,7 @@ def _teacher(session: Session, host: nn.Module) -> DistillationLoss | None:
         copy.deepcopy(host),
         weight=weight,
         temperature=recipe.distill.temperature,
-        blocks=recipe.distill_blocks,
+        blocks=recipe.distill.blocks,
         soft=session.task.distill,
     )
 
