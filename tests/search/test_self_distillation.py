@@ -201,7 +201,7 @@ def test_interrupted_recovery_gives_back_the_best_so_far(trained: nn.Module) -> 
 def test_auto_stops_when_it_no_longer_pays(trained: nn.Module) -> None:
     cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.4, recover=None)
     inputs, held_back = hold_out(INPUTS)
-    options: Any = {"fixed": None, "lr": 100.0}  # every step makes it worse
+    options: Any = {"lr": 100.0}  # every step makes it worse
     worse = copy.deepcopy(cut)
     done = self_distillation.distill(worse, copy.deepcopy(trained), inputs, held_back, **options)
     assert done.steps <= self_distillation.PATIENCE and done.after == done.before

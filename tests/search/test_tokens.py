@@ -84,7 +84,7 @@ def test_a_tied_output_layer_is_scored_and_refitted_and_stays_tied() -> None:
     done = compensate(gated, gates == 0, [tokens])
     gated.fix_gates(gates)
     pruned = gated.extract()
-    assert "embed" in {fitted.layer for fitted in done.fitted}  # by the first name of its weight
+    assert "embed" in {fitted.layer for fitted in done}  # by the first name of its weight
     assert pruned.head.weight is pruned.embed.weight and pruned.head.weight.shape == (12, 5)
     cut = gated_of(Tied(), [tokens])
     cut.fix_gates(gates)
@@ -125,4 +125,4 @@ def test_within_autocast_later_layers_read_what_a_refitted_layer_computes() -> N
     closed = torch.arange(gated.plan.num_gates) == 1
     with torch.autocast("cpu", torch.bfloat16):
         done = compensate(gated, closed, [x])
-    assert {fitted.layer: fitted for fitted in done.fitted}["out"].before < 1e-3
+    assert {fitted.layer: fitted for fitted in done}["out"].before < 1e-3

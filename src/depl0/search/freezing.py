@@ -18,7 +18,7 @@ from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffer
 from depl0.config import GateConfig
 from depl0.gated import GatedModel
 from depl0.search.calibration import Calibration
-from depl0.search.recovery.compensation import Compensation, compensate
+from depl0.search.recovery.compensation import Fitted, compensate
 from depl0.search.recovery.self_distillation import state_copy
 from depl0.search.recovery.statistics import absorb_statistics, judged, renew_statistics
 from depl0.select.gates import Selection, select_gates
@@ -33,8 +33,8 @@ class Freezing:
     forced: int
     """Number of gates that the budget closed although they were open by the evaluation rule."""
     statistics_renewed: bool
-    compensation: Compensation | None = None
-    """The refit, if there was one: the layers, their errors, and the layers that could not be refitted."""
+    compensation: tuple[Fitted, ...] | None = None
+    """The layers that were refitted, with their errors; None without a refit."""
     latency: dict[str, Any] | None = None
     """With a latency budget: the tried fractions of the MACs, and the measured times."""
 
@@ -77,9 +77,9 @@ def _fit(
     compensated: bool,
     renewed: bool,
     original: nn.Module | None = None,
-) -> tuple[Compensation | None, bool]:
+) -> tuple[tuple[Fitted, ...] | None, bool]:
     """Fix these gates and adjust the network; return the refit, and True if statistics were re-estimated."""
-    fitted: Compensation | None = None
+    fitted: tuple[Fitted, ...] | None = None
     if compensated and calibration is not None:
         fitted = _fitted_if_better(gated, gates, before, calibration, original)
     gated.fix_gates(gates)
@@ -112,7 +112,7 @@ def _fitted_if_better(
     before: Tensor | None,
     calibration: Calibration,
     original: nn.Module | None,
-) -> Compensation | None:
+) -> tuple[Fitted, ...] | None:
     """Refit for the gates that freezing closes; after a search, keep the refit only if it lowers the loss."""
     state = {} if before is None else state_copy(gated.host)
     inputs = calibration.inputs()

@@ -54,7 +54,6 @@ from depl0.search.recovery.self_distillation import (
     Recovery,
     descend,
     distill,
-    keeps_outputs,
     training_modules,
 )
 from depl0.search.rounds import cut_in_rounds
@@ -96,10 +95,9 @@ def prune(
     To prune while training, or a network that is not trained yet, use :class:`depl0.Search`.
 
     Args:
-        model: a trained network. If it is passed in training mode, its modules are trained in their own modes, unless
-            its outputs then differ in structure from those in evaluation mode. If they do, or if it is passed in
-            evaluation mode, only batch norms are in training mode during the recovery. Frozen parameters are not
-            trained.
+        model: a trained network. While it is trained, only batch norms are in training mode, or with a ``loss`` all
+            modules. Those in evaluation mode stay in it if the network is passed in training mode. Frozen parameters
+            are not trained.
         example_inputs: a tensor, a tuple of arguments or a dict of keyword arguments for the network.
         data: batches, as from a data loader: inputs alone, or pairs (inputs, targets) whose targets are not used. 1,024
             examples are used, sampled from the whole data set if it has a length; from a stream, the first ones. With
@@ -183,10 +181,7 @@ def prune(
             is_classifier = is_image_batch(inputs[0]) and comparison is not None and comparison.axes == (1,)
             augment = is_classifier and is_invariant(original, inputs[0])
         check_augment(augment, inputs[0])
-        fixed: set[str] | None = {name for name, each in model.named_modules() if model.training and not each.training}
-        compares_training_outputs = model.training and recovery_steps > 0 if steps is None else loss is None
-        if compares_training_outputs and not keeps_outputs(original, inputs[0], fixed or ()):
-            fixed = None
+        fixed = {name for name, each in model.named_modules() if model.training and not each.training}
 
         def recovered(pruned: nn.Module) -> Recovery | None:
             if steps is not None:
@@ -204,7 +199,6 @@ def prune(
                     lr=lr,
                     comparison=comparison,
                     augment=augment,
-                    fixed=fixed if model.training else None,
                     kept=kept_channels(gated, pruned, inputs[0]),
                 )
             except RuntimeError as error:  # no derivative, or not enough memory for it; the cut itself is valid
@@ -283,12 +277,12 @@ def finetune(
     *,
     loss: Loss | None,
     dense: nn.Module,
-    fixed: Collection[str] | None = (),
+    fixed: Collection[str] = (),
 ) -> Recovery:
     """Train a pruned network on labelled batches, in place. It is in evaluation mode afterwards.
 
-    By default the loss is cross entropy, with distillation from the original network. The modules in ``fixed`` stay
-    in evaluation mode; with None, all but batch norms do.
+    By default the loss is cross entropy, with distillation from the original network, and only batch norms are in
+    training mode. With another loss all modules are, except those in ``fixed``.
     """
     task_loss = loss or functional.cross_entropy
     distillation = DistillationLoss(dense) if loss is None else None
@@ -313,9 +307,9 @@ def finetune(
         total.add_(value.detach())
         return value
 
-    trained = [module for name, module in compact.named_modules() if fixed is not None and name not in fixed]
-    if fixed is None:
-        trained = training_modules(compact, None, FEW)
+    trained = [module for name, module in compact.named_modules() if name not in fixed]
+    if loss is None:
+        trained = training_modules(compact, FEW)
     done = descend(compact, objective, _endless_pairs(data, device), steps=steps, lr=lr, trained=trained)
     if not bool(total.isfinite()):
         raise DivergedError("the loss became non-finite while the network was fine-tuned.", hint="pass a lower lr.")

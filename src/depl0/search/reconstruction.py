@@ -248,7 +248,7 @@ class Look:
         self._gates = (~gated.removed).float()
         is_whole = bool((self._gates == 1).all())
         self._network = self._host if is_whole else folded(self._plan, self._host, self._gates)
-        every, _ = find_consumers(self._plan, self._host)
+        every = find_consumers(self._plan, self._host)
         self._order, added = order_and_added(self._network, inputs[0].first())
         self._added = added_consumers(self._host, every, added)
         self._consumers = {

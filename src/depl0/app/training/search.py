@@ -276,9 +276,7 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
     check_same(session.accelerator, "which gates are open", json.dumps(state.frozen_gates))
     statistics, fitted = "renewed" if freezing.statistics_renewed else "kept", []
     if freezing.compensation is not None:
-        statistics, fitted = "compensated", [asdict(each) for each in freezing.compensation.fitted]
-        for refused in freezing.compensation.refused:
-            session.reporter.note(f"{refused.layer} is not compensated: {refused.reason}")
+        statistics, fitted = "compensated", [asdict(each) for each in freezing.compensation]
     name = task.metric.name
     state.freezing = {
         f"{name}_before": before,

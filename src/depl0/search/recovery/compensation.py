@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from depl0._util.process import without_autocast
 from depl0._util.progress import report_progress
 from depl0.analysis.plan import Plan
-from depl0.errors import GateError, InputError
+from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.scaling import scaled_parameters
 from depl0.host.copies import isolated_deepcopy, lazy_copy
@@ -35,7 +35,6 @@ from depl0.host.network import evaluation_mode
 from depl0.search.recovery.consumers import (
     ELEMENTS,
     ConsumerLayer,
-    Refused,
     added_consumers,
     by_channels,
     choose_places,
@@ -68,20 +67,6 @@ class Fitted:
     after: float
 
 
-@final
-@dataclass(frozen=True)
-class Compensation:
-    """The result of a refit."""
-
-    fitted: tuple[Fitted, ...]
-    refused: tuple[Refused, ...]
-    """Layers of the network that cannot be refitted."""
-
-    def __str__(self) -> str:
-        lines = [f"{f.layer}: relative error {f.before:.3g} -> {f.after:.3g}" for f in self.fitted]
-        return "\n".join(lines + [f"{r.layer}: not compensated, {r.reason}" for r in self.refused])
-
-
 def compensate(
     gated: GatedModel,
     closed: Tensor,
@@ -90,7 +75,7 @@ def compensate(
     before: Tensor | None = None,
     after: Tensor | None = None,
     original: nn.Module | None = None,
-) -> Compensation:
+) -> tuple[Fitted, ...]:
     """Refit the layers of the host for the closing of gates, in place; then close the gates, and extract as usual.
 
     Nothing is trained and no labels are needed. Two copies of the host run side by side, on as many examples at a time
@@ -118,34 +103,18 @@ def compensate(
     inputs = [ExampleInputs.of(batch).with_shared(plan.shared_inputs).on_device_of(host) for batch in batches]
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
-    consumers, refused = find_consumers(plan, host)
     if torch.equal(before, after) and original is None:
-        return Compensation((), ())
+        return ()
     with evaluation_mode(host), without_cache(host):
-        run = _Run(plan, host, (before, after), inputs, consumers)
+        run = _Run(plan, host, (before, after), inputs, find_consumers(plan, host))
         run.to_end()
-    seen = set(run.order)
-    refused += [
-        Refused(consumer.layer, "not called as a plain convolution or linear layer")
-        for weight, consumer in consumers.items()
-        if weight not in seen
-    ]
-    with torch.no_grad():
-        for name, value in run.changed.items():
-            _tensor(host, name).copy_(value)
-    return Compensation(tuple(run.fitted), tuple(refused))
+    for name, value in run.changed.items():
+        _tensor(host, name).data = value
+    return tuple(run.fitted)
 
 
 def _gates_around(gated: GatedModel, closed: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    wanted = gated.plan.num_gates
-    if closed.dtype != torch.bool or closed.shape != (wanted,):
-        raise GateError(
-            f"gates to close must be {wanted} values True or False, in plan order, "
-            f"got shape {tuple(closed.shape)} of {closed.dtype} instead."
-        )
     open_gates = (~gated.removed).float() if before is None else before.detach().cpu().float().clone()
-    if open_gates.shape != (wanted,):
-        raise GateError(f"gates must be a vector of {wanted} values, got shape {tuple(open_gates.shape)} instead.")
     open_gates[gated.removed] = 0.0
     return open_gates, open_gates.masked_fill(closed.cpu(), 0.0)
 
@@ -177,7 +146,7 @@ class _Run:
         is_whole = bool((self.before == 1).all())  # then no gate is folded, and no copy is needed
         self.dense = host if is_whole else folded(plan, host, self.before)
         self.cut = folded(plan, host, self.after)
-        self.order, added = order_and_added(self.dense, inputs[0].first())
+        added = order_and_added(self.dense, inputs[0].first())[1]
         self.added = added_consumers(host, consumers, added)
         self.profile = profile(self.dense, inputs[0], self.added)
         self.room = activations_for(self.host)

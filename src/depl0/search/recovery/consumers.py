@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -45,41 +45,23 @@ class ConsumerLayer:
     """True if every filter reads only its own channel, which is closed together with it."""
 
 
-@final
-@dataclass(frozen=True)
-class Refused:
-    """A layer that cannot be refitted, with the reason."""
+def find_consumers(plan: Plan, host: nn.Module) -> dict[str, ConsumerLayer]:
+    """Return the layers that can be refitted, by the name of their weight.
 
-    layer: str
-    reason: str
-
-
-def find_consumers(plan: Plan, host: nn.Module) -> tuple[dict[str, ConsumerLayer], list[Refused]]:
-    """Return the layers that can be refitted, by the name of their weight, and those that cannot."""
+    Not grouped or transposed convolutions, and not layers whose weight is used or stored elsewhere, except in an
+    embedding.
+    """
     parameters = dict(host.named_parameters())
     shared = Counter(canonical_names(host).values())
     calls = Counter(use.out_axis[0] for use in plan.uses)
     norms = Counter(plan.norm_after.values())
     consumers: dict[str, ConsumerLayer] = {}
-    refused: dict[str, Refused] = {}
     for use in plan.uses:
         weight = use.out_axis[0]
-        reason = None
         depthwise = use.in_axis is None and parameters[weight].shape[1] == 1
-        if use.in_axis is None and not depthwise:
-            reason = "a grouped convolution: its inputs are closed together with its own channels"
-        elif use.in_axis is not None and use.groups > 1:
-            reason = "a grouped convolution: its filters do not see the same inputs"
-        elif use.in_axis is not None and use.in_axis[1] == 0:
-            reason = "a transposed convolution"
-        elif calls[weight] > 1:
-            reason = f"its weight is used {calls[weight]} times in one pass"
-        elif shared[weight] > 1 and not _is_tied(host, weight):
-            reason = f"its weight is shared under {shared[weight]} names"
-        elif not parameters[weight].is_floating_point():
-            reason = f"its weight is {parameters[weight].dtype}"
-        if reason is not None:
-            refused.setdefault(weight, Refused(use.layer, reason))
+        reads_all = use.in_axis is not None and use.groups == 1 and use.in_axis[1] > 0
+        is_own = calls[weight] == 1 and (shared[weight] == 1 or _is_tied(host, weight))
+        if not ((depthwise or reads_all) and is_own and parameters[weight].is_floating_point()):
             continue
         norm, read = plan.norm_after.get(use.layer), use.in_axis or use.out_axis
         consumers[weight] = ConsumerLayer(
@@ -92,7 +74,7 @@ def find_consumers(plan: Plan, host: nn.Module) -> tuple[dict[str, ConsumerLayer
             tied=shared[weight] > 1,
             depthwise=depthwise,
         )
-    return consumers, list(refused.values())
+    return consumers
 
 
 def _is_tied(host: nn.Module, weight: str) -> bool:
@@ -182,11 +164,11 @@ def patches(call: LayerCall, places: Tensor) -> Tensor:
     x = _precise(call.input.detach())
     if call.kind == "linear":
         return x.reshape(-1, x.shape[-1])[places.to(x.device)]
-    kernel = call.argument("weight").shape[2:]
-    x, index = _padded_and_index(call, x, kernel)
-    taken = index[places].to(x.device)  # (places, kernel positions)
-    read = x.flatten(2).index_select(2, taken.flatten()).reshape(*x.shape[:2], *taken.shape)
-    return read.transpose(1, 2).reshape(x.shape[0] * len(places), -1)
+    under = _under_kernels(call, x)
+    sizes = under.shape[2 : 1 + under.dim() // 2]
+    index: tuple[Any, ...] = (slice(None), slice(None), *torch.unravel_index(places.to(x.device), sizes))
+    taken = under[index]
+    return taken.transpose(1, 2).reshape(len(under) * len(places), -1)
 
 
 def by_channels(rows: Tensor, kernel: int) -> Tensor:
@@ -224,10 +206,9 @@ def choose_places(call: LayerCall, rows: int, seed: int) -> Tensor:
     if call.kind == "linear":
         count, per_place = call.input[..., 0].numel(), 1
     else:
-        weight = call.argument("weight")
         x = _batched(call.input, call)
-        count = math.prod(_output_sizes(call, x.shape[2:], weight.shape[2:]))
-        per_place = max(x.shape[0], 1)
+        under = _under_kernels(call, x[:1, :1])
+        count, per_place = math.prod(under.shape[2 : 1 + under.dim() // 2]), len(x)
     wanted = max(1, rows // per_place)
     return torch.arange(count) if wanted >= count else torch.randperm(count, generator=rng)[:wanted].sort().values
 
@@ -257,26 +238,13 @@ def _paddings(call: LayerCall, kernel: Sequence[int]) -> list[tuple[int, int]]:
     return [(p, p) for p in _setting(call, "padding", 0, len(kernel))]
 
 
-def _output_sizes(call: LayerCall, sizes: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    strides, dilations = _setting(call, "stride", 1, len(kernel)), _setting(call, "dilation", 1, len(kernel))
-    return [
-        (size + before + after - d * (k - 1) - 1) // s + 1
-        for size, (before, after), k, s, d in zip(
-            sizes, _paddings(call, kernel), kernel, strides, dilations, strict=True
-        )
-    ]
-
-
-def _padded_and_index(call: LayerCall, x: Tensor, kernel: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """Return the padded input, and for each output position the flat positions under its kernel."""
-    x = _batched(x, call)
-    sizes = _output_sizes(call, x.shape[2:], kernel)
-    strides, dilations = _setting(call, "stride", 1, len(kernel)), _setting(call, "dilation", 1, len(kernel))
+def _under_kernels(call: LayerCall, x: Tensor) -> Tensor:
+    """Return a view of a convolution's padded input: (batch, channels, output positions …, kernel positions …)."""
+    x, kernel = _batched(x, call), call.argument("weight").shape[2:]
     paddings = _paddings(call, kernel)
     if any(before or after for before, after in paddings):
         x = F.pad(x, [side for pair in reversed(paddings) for side in pair])
-    places, offsets = torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)
-    for size, k, stride, dilation, length in zip(sizes, kernel, strides, dilations, x.shape[2:], strict=True):
-        places = (places[:, None] * length + torch.arange(size) * stride).flatten()
-        offsets = (offsets[:, None] * length + torch.arange(k) * dilation).flatten()
-    return x, places[:, None] + offsets
+    steps = [_setting(call, name, 1, len(kernel)) for name in ("stride", "dilation")]
+    for dim, (k, stride, dilation) in enumerate(zip(kernel, *steps, strict=True), 2):
+        x = x.unfold(dim, dilation * (k - 1) + 1, stride)[..., ::dilation]
+    return x

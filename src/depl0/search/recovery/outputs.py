@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs, flatten_outputs, output_tensors
@@ -223,23 +224,17 @@ def named_outputs(outputs: Any) -> dict[str, Tensor]:
     ['scores', 'boxes.0', 'boxes.1']
     """
     leaves, structure = flatten_outputs(outputs)
-    paths = _paths(torch.utils._pytree.tree_unflatten(list(range(len(leaves))), structure))
+    paths = [path for path, _ in pytree.tree_leaves_with_path(pytree.tree_unflatten(range(len(leaves)), structure))]
     return {
-        paths.get(number, "") or "output": leaf
-        for number, leaf in enumerate(leaves)
+        ".".join(map(_name, path)) or "output": leaf
+        for path, leaf in zip(paths, leaves, strict=True)
         if isinstance(leaf, Tensor) and leaf.is_floating_point()
     }
 
 
-def _paths(value: Any, path: str = "") -> dict[int, str]:
-    """Return the path of every leaf, which is an integer; the path of a list begins with the name of its type."""
-    if isinstance(value, Mapping):
-        items = [(key, item) for key, item in value.items() if key]
-    elif isinstance(value, list):
-        items = [(str(number), item) for number, item in enumerate(value[1:])]
-    else:
-        return {value: path}
-    return {leaf: name for key, item in items for leaf, name in _paths(item, f"{path}.{key}" if path else key).items()}
+def _name(entry: Any) -> str:
+    """Return a key, or a position in a list, which begins with the name of its type."""
+    return str(entry.key) if isinstance(entry, pytree.MappingKey) else str(entry.idx - 1)
 
 
 def floating(outputs: Any) -> list[Tensor]:

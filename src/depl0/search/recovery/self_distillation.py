@@ -11,7 +11,7 @@ cut. Held-out inputs determine the end of the training, the weights to keep, and
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 from typing import Any, final
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 
 from depl0._util.progress import report_progress
 from depl0._util.random import isolated_random
-from depl0.host.copies import isolated_deepcopy
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import (
@@ -36,7 +35,7 @@ from depl0.search.calibration import (
 )
 from depl0.search.recovery.distillation import BLOCKS, DistillationLoss, KeptChannels, SoftLoss
 from depl0.search.recovery.memory import training_batch
-from depl0.search.recovery.outputs import Comparison, compare_by, named_outputs
+from depl0.search.recovery.outputs import Comparison, compare_by
 
 STEPS, PATIENCE = 600, 200
 """Largest number of steps, in total and without improvement."""
@@ -70,7 +69,6 @@ def distill(
     soft: SoftLoss | None = None,
     blocks: float | None = None,
     augment: Augment = False,
-    fixed: Collection[str] | None = None,
     kept: KeptChannels | None = None,
 ) -> Recovery:
     """Train a pruned network on the original network's outputs, in place; it is in evaluation mode afterwards.
@@ -91,7 +89,6 @@ def distill(
         soft: another loss for outputs (:class:`.DistillationLoss`).
         blocks: the weight of the error of block outputs; None: 80 for class scores, 5 for values.
         augment: True: random flips and shifts of images; or a function of a batch of inputs.
-        fixed: modules that stay in evaluation mode, all others train; None: only batch norms train.
         kept: the channels that blocks kept (:func:`.kept_channels`).
     """
     device = next((p.device for p in pruned.parameters()), torch.device("cpu"))
@@ -114,7 +111,7 @@ def distill(
             endless(inputs, device, size),
             steps=steps,
             lr=lr,
-            trained=training_modules(pruned, fixed, min(size, smallest_batch(inputs))),
+            trained=training_modules(pruned, min(size, smallest_batch(inputs))),
             judge=lambda: _held_out_loss(pruned, loss, held_out),
             patience=patience,
             clip=CLIP_NORM,
@@ -134,40 +131,21 @@ def _held_out_loss(network: nn.Module, distillation: DistillationLoss, batches: 
     return sum(losses) / sum(map(examples_in, batches))
 
 
-def training_modules(pruned: nn.Module, fixed: Collection[str] | None, examples: int) -> list[nn.Module]:
-    """Return the modules to put in training mode; norms only if batches are large enough for statistics.
+def training_modules(pruned: nn.Module, examples: int) -> list[nn.Module]:
+    """Return the modules to put in training mode: norms, if batches are large enough for statistics.
 
     Recurrent layers are included because some devices cannot differentiate them in evaluation mode.
     """
-    found = []
-    for name, module in pruned.named_modules():
-        is_norm = isinstance(module, nn.modules.batchnorm._NormBase)
-        learns = all(p.requires_grad for p in module.parameters(recurse=False))
-        by_default = is_norm or isinstance(module, nn.RNNBase)
-        if (by_default if fixed is None else name not in fixed) and not (is_norm and (examples < FEW or not learns)):
-            found.append(module)
-    return found
-
-
-@torch.no_grad()
-def keeps_outputs(network: nn.Module, batch: Any, fixed: Collection[str]) -> bool:
-    """Return True if a network has outputs of the same names and shapes while it trains, and False if it fails then.
-
-    Detectors and networks with auxiliary heads return more in training mode, and some need targets as well.
-    """
-    copied = isolated_deepcopy(network)
-    batch = on_device(batch, next((p.device for p in copied.parameters()), torch.device("cpu")))
-    trained = [module for name, module in copied.named_modules() if name not in fixed]
-    shapes = []
-    for modules in ([], [module for module in trained if not isinstance(module, nn.modules.batchnorm._NormBase)]):
-        set_modes(copied, modules)
-        try:
-            with isolated_random():
-                outputs = named_outputs(call(copied, batch))
-        except Exception:
-            return False
-        shapes.append({name: tensor.shape for name, tensor in outputs.items()})
-    return shapes[0] == shapes[1]
+    return [
+        module
+        for module in pruned.modules()
+        if isinstance(module, nn.RNNBase)
+        or (
+            isinstance(module, nn.modules.batchnorm._NormBase)
+            and examples >= FEW
+            and all(p.requires_grad for p in module.parameters(recurse=False))
+        )
+    ]
 
 
 # -- the training loop -----------------------------------------------------------------------------------------------

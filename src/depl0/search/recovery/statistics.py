@@ -84,14 +84,13 @@ def absorb_statistics(model: nn.Module, inputs: Iterable[Any]) -> None:
     """Re-estimate running means and variances, and change scales and shifts so that the outputs stay the same.
 
     The outputs of refitted layers vary less than the statistics of their batch norms. Training normalises by the
-    batch's own statistics, so it would start from another network than the refitted one. A norm that uses its scale
-    and shift in another way is not changed, and no norm is changed if the network's outputs would change.
+    batch's own statistics, so it would start from another network than the refitted one. No norm is changed if the
+    network's outputs would change, because one of them uses its scale and shift in another way.
     """
-    norms = _rewritable_norms(model)
-    if not norms:
+    seen = {norm: _Seen() for norm in _rewritable_norms(model)}
+    if not seen:
         return
-    seen = {norm: _Seen() for norm in norms}
-    handles = [norm.register_forward_pre_hook(seen[norm].add, with_kwargs=True) for norm in norms]
+    handles = [norm.register_forward_pre_hook(own.add, with_kwargs=True) for norm, own in seen.items()]
     first: tuple[Any, Any] | None = None
     with evaluation_mode(model), isolated_random(0):
         try:
@@ -101,37 +100,28 @@ def absorb_statistics(model: nn.Module, inputs: Iterable[Any]) -> None:
         finally:
             for handle in handles:
                 handle.remove()
-        if first is None:
-            return
-        saved = {norm: [tensor.clone() for tensor in _own_tensors(norm)] for norm in norms if seen[norm].count}
-        for norm, before in saved.items():
-            wanted = norm.forward(seen[norm].example)
-            _take_up(norm, *seen[norm].mean_and_variance())
-            if not _agree(norm.forward(seen[norm].example), wanted):
-                _put_back(norm, before)
+    before = state_copy(model)
+    for norm, own in seen.items():
+        if own.count:
+            _take_up(norm, *own.mean_and_variance())
     with evaluation_mode(model), isolated_random(0):
-        if not _agree(call(model, first[0]), first[1]):
-            for norm, before in saved.items():
-                _put_back(norm, before)
+        if first is not None and not _agree(call(model, first[0]), first[1]):
+            model.load_state_dict(before)
 
 
 @final
 class _Seen:
-    """The inputs of a norm: an example, and the first two moments."""
+    """The first two moments of a norm's inputs."""
 
     def __init__(self) -> None:
-        self.example, self.count = torch.zeros(0), 0
-        self._total, self._squares = torch.zeros(0), torch.zeros(0)
+        self.count, self._total, self._squares = 0, torch.zeros(()), torch.zeros(())
 
     def add(self, _: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         x = args[0] if args else kwargs["input"]
         precise = x.double() if x.device.type != "mps" else x.float()
         axes = [axis for axis in range(x.dim()) if axis != 1]
-        total, squares = precise.sum(axes), precise.square().sum(axes)
-        if not self.count:
-            self.example, self._total, self._squares = x[:4].detach().clone(), total, squares
-        else:
-            self._total, self._squares = self._total + total, self._squares + squares
+        self._total = self._total.to(precise) + precise.sum(axes)
+        self._squares = self._squares.to(precise) + precise.square().sum(axes)
         self.count += x.numel() // x.shape[1]
 
     def mean_and_variance(self) -> tuple[Tensor, Tensor]:
@@ -152,12 +142,8 @@ def _rewritable_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]
         if isinstance(norm, nn.modules.batchnorm._BatchNorm)
         and isinstance(norm._parameters.get("weight"), nn.Parameter)
         and isinstance(norm._parameters.get("bias"), nn.Parameter)
-        and all(owners[id(tensor)] == 1 for tensor in _own_tensors(norm))
+        and all(owners[id(tensor)] == 1 for tensor in (*norm.parameters(recurse=False), *norm.buffers(recurse=False)))
     ]
-
-
-def _own_tensors(norm: nn.Module) -> list[Tensor]:
-    return [*norm.parameters(recurse=False), *norm.buffers(recurse=False)]
 
 
 def _take_up(norm: nn.modules.batchnorm._NormBase, mean: Tensor, variance: Tensor) -> None:
@@ -171,11 +157,6 @@ def _take_up(norm: nn.modules.batchnorm._NormBase, mean: Tensor, variance: Tenso
     norm.weight.copy_(factor * (variance + norm.eps).sqrt())
     before_mean.copy_(mean)
     before_variance.copy_(variance)
-
-
-def _put_back(norm: nn.Module, before: list[Tensor]) -> None:
-    for tensor, saved in zip(_own_tensors(norm), before, strict=True):
-        tensor.copy_(saved)
 
 
 def _agree(found: Any, wanted: Any) -> bool:
