@@ -4,7 +4,7 @@
     python benchmarks/imagenet.py OUT --images DIR      # computes missing rows; DIR has train/ and val/ by WordNet id
     python benchmarks/imagenet.py OUT                   # the page alone, from the rows that are there
 
-Calibration images are 1,024 photographs of ten classes without labels. Of the 1,000 validation images every second one
+Calibration images are photographs of ten classes without labels. Of the 1,000 validation images every second one
 was used to choose defaults; figures are of the other 500. 10-way accuracy is that among the ten classes. Methods:
 
 - ``depl0``: ``depl0.prune(model, example, data=batches, budget=[…])`` with its defaults; ``--recover 0``: recover=None
