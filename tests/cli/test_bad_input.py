@@ -92,4 +92,4 @@ def test_a_compact_network_without_its_run(type_command: Type, tmp_path: Path) -
     assert type_command("eval alone --data digits --model small_cnn").code == 0
     other = type_command("eval alone --data digits --model lenet5 --set data.image_size=28")
     assert other.code == 2
-    assert "for another network" in other.err
+    assert "of another network" in other.err
