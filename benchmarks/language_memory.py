@@ -2,9 +2,9 @@
 
     python benchmarks/language_memory.py OUT            # measures the networks that are missing, and writes the page
 
-Makes OUT/language-memory.{json,md}. Every network has random weights and is pruned in a process of its own, to 80 % of
-the MACs and without recovery. The peak is the largest resident set of the process minus the one before the network was
-built, so it contains the network itself.
+Makes OUT/language-memory.{json,md}. Every network has random weights. In a process of its own it is analysed (plan), or
+pruned to 80 % of the MACs without recovery (prune). The peak is the largest resident set of the process minus the one
+before the network was built, so it contains the network itself.
 
 Three terms add up to the computed peak: the weights that are alive at the same time (:data:`COPIES` times the network,
 in its own precision), the Gram matrices of a part of the layers, and the activations of one block for all calibration
@@ -21,6 +21,7 @@ import sys
 import threading
 import time
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def measure(name: str, dtype: str, tokens: int) -> dict[str, Any]:
+def measure(call: str, name: str, dtype: str, tokens: int) -> dict[str, Any]:
     """Build and prune a network in this process."""
     import torch
 
@@ -121,9 +122,12 @@ def measure(name: str, dtype: str, tokens: int) -> dict[str, Any]:
         )
         return LlamaForCausalLM(config).to(getattr(torch, dtype)).eval()
 
-    def prune(network: Any, length: int) -> None:
+    def run(network: Any, length: int) -> None:
         data = list(torch.randint(network.config.vocab_size, (tokens // length, length)).split(1))
-        depl0.prune(network, data[0][:, :16], data=data, budget=0.8, recover=None, quiet=True)
+        if call == "plan":
+            depl0.plan(network, data[0][:, :16])
+        else:
+            depl0.prune(network, data[0][:, :16], data=data, budget=0.8, recover=None, quiet=True)
 
     def watch() -> None:
         nonlocal most
@@ -131,14 +135,15 @@ def measure(name: str, dtype: str, tokens: int) -> dict[str, Any]:
             most = max(most, resident())
 
     torch.manual_seed(0)
-    prune(build(Llama(64, 96, 2, 4, 2, 256)), tokens // 8)  # loads what is imported when it is needed
+    run(build(Llama(64, 96, 2, 4, 2, 256)), tokens // 8)  # loads what is imported when it is needed
     gc.collect()
     before, most, done = resident(), 0, threading.Event()
     network, start = build(MEASURED[name]), time.process_time()
     threading.Thread(target=watch, daemon=True).start()
-    prune(network, min(CONTEXT, tokens // 8))
+    run(network, min(CONTEXT, tokens // 8))
     done.set()
     return {
+        "call": call,
         "network": name,
         "dtype": dtype,
         "tokens": tokens,
@@ -155,14 +160,15 @@ def measure(name: str, dtype: str, tokens: int) -> dict[str, Any]:
 def page(rows: list[dict[str, Any]]) -> str:
     """Return the tables."""
     lines = ["# Memory of pruning a language model", "", (__doc__ or "").partition("\n\n")[2].partition("\n\n")[2], ""]
-    lines += ["| network | precision | tokens | weights | peak, measured | factor | peak, computed |"]
-    lines += ["|---|---|--:|--:|--:|--:|--:|"]
+    lines += ["| call | network | precision | tokens | weights | peak, measured | factor | peak, computed |"]
+    lines += ["|---|---|---|--:|--:|--:|--:|--:|"]
     for row in rows:
         found, size = MEASURED[row["network"]], 2 if row["dtype"] == "bfloat16" else 4
+        computed = "–" if row["call"] == "plan" else f"{peak(found, size, row['tokens']) / 1e9:.2f} GB"
         lines.append(
-            f"| {row['network']} | {row['dtype']} | {row['tokens']:,} | {row['weights_gb']:.2f} GB "
+            f"| {row['call']} | {row['network']} | {row['dtype']} | {row['tokens']:,} | {row['weights_gb']:.2f} GB "
             f"| {row['peak_gb']:.2f} GB | {row['peak_gb'] / row['weights_gb']:.1f} "
-            f"| {peak(found, size, row['tokens']) / 1e9:.2f} GB |"
+            f"| {computed} |"
         )
     lines += ["", f"Computed, for {TOKENS:,} tokens:", ""]
     lines += ["| network | precision | weights | peak | " + " | ".join(DEVICES) + " |"]
@@ -179,7 +185,10 @@ def main() -> None:
     """Measure what is missing, each in a process of its own, and write the page."""
     parser = options(__doc__ or "")
     parser.add_argument("--tokens", type=int, default=2048)
-    parser.add_argument("--one", nargs=2, metavar=("NETWORK", "DTYPE"), help="measure in this process, and print it")
+    parser.add_argument("--calls", nargs="+", default=["plan", "prune"])
+    parser.add_argument(
+        "--one", nargs=3, metavar=("CALL", "NETWORK", "DTYPE"), help="measure in this process, and print it"
+    )
     arguments = parser.parse_args()
     if arguments.one:
         print(json.dumps(measure(*arguments.one, arguments.tokens)))
@@ -187,15 +196,14 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     file = arguments.out / "language-memory.json"
     rows = read_rows(file)
-    for network in MEASURED:
-        for dtype in ("float32", "bfloat16"):
-            if any((r["network"], r["dtype"]) == (network, dtype) for r in rows):
-                continue
-            command = [sys.executable, __file__, str(arguments.out), "--tokens", str(arguments.tokens)]
-            output = subprocess.run([*command, "--one", network, dtype], capture_output=True, text=True, check=True)
-            rows.append(json.loads(output.stdout.splitlines()[-1]))
-            print(rows[-1], flush=True)
-            save_rows(file, rows)
+    for call, network, dtype in product(arguments.calls, MEASURED, ("float32", "bfloat16")):
+        if any((r["call"], r["network"], r["dtype"]) == (call, network, dtype) for r in rows):
+            continue
+        command = [sys.executable, __file__, str(arguments.out), "--tokens", str(arguments.tokens)]
+        output = subprocess.run([*command, "--one", call, network, dtype], capture_output=True, text=True, check=True)
+        rows.append(json.loads(output.stdout.splitlines()[-1]))
+        print(rows[-1], flush=True)
+        save_rows(file, rows)
     (arguments.out / "language-memory.md").write_text(page(rows))
 
 

@@ -228,13 +228,24 @@ def test_any_output_can_be_recovered(class_axis: Any, has_classes: bool) -> None
     network = Tokens()
     data = [{"words": torch.randint(0, 11, (16, 7)), "scale": 1.0} for _ in range(3)]
     cut, compact = (
-        depl0.prune(network, data[0], data=data, budget=0.5, recover=steps, class_axis=class_axis, lr=0.05)
+        depl0.prune(network, data[0], data=data, budget=0.5, recover=steps, class_axis=class_axis)
         for steps in (None, 40)
     )
     before, after = depl0.info(cut).agreement, depl0.info(compact).agreement
     assert before is not None and after is not None and before.inputs == 6
     assert after.error < before.error and (after.equal is not None) is has_classes
     assert not has_classes or after.kl < before.kl  # type: ignore[operator]
+
+
+def test_scores_of_tokens_are_compared_by_their_divergence_alone() -> None:
+    torch.manual_seed(0)
+    network, words = Tokens(), {"words": torch.randint(0, 11, (4, 7))}
+    outputs = network(**words)
+    shifted = {**outputs, "logits": outputs["logits"] + 3}  # the same probabilities
+    for axis in ("auto", -1):
+        comparison = compare_by(network, words, axis)
+        assert comparison.of_tokens and float(comparison.loss()(shifted, outputs, 1.0)) < 1e-5
+    assert not compare_by(network, words, None).of_tokens
 
 
 def test_what_cannot_be_trained_is_still_cut(trained: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,7 +74,7 @@ def prune(
     recover: int | Literal["auto"] | None = "auto",
     steps: int | None = None,
     loss: Loss | None = None,
-    lr: float = LR,
+    lr: float | None = None,
     class_axis: ClassAxis = "auto",
     augment: Augment | Literal["auto"] = "auto",
     on_ready: Callable[[nn.Module], None] | None = None,
@@ -109,7 +109,7 @@ def prune(
         steps: training steps with labels after the cut, instead of ``recover``; None: no training with labels.
         loss: with ``steps``, the loss of the task, ``loss(outputs, targets)``; None: cross entropy with integer
             targets, and distillation from the given network.
-        lr: the learning rate after the cut.
+        lr: the learning rate after the cut; None: 0.01, and 0.0001 in the recovery of a language model.
         class_axis: the axis of the outputs that holds class scores: 1 for pixels (batch, classes, h, w), -1 for tokens
             (batch, tokens, classes). None: outputs are values, compared by their relative squared error. "auto": 1 for
             a matrix (batch, classes) that does not hold probabilities, else None; with an inferred axis the relative
@@ -185,7 +185,7 @@ def prune(
 
         def recovered(pruned: nn.Module) -> Recovery | None:
             if steps is not None:
-                return finetune(pruned, data, steps, lr, loss=loss, dense=original, fixed=fixed)
+                return finetune(pruned, data, steps, lr or LR, loss=loss, dense=original, fixed=fixed)
             if not recovery_steps:
                 return None
             try:
@@ -347,10 +347,10 @@ def _recovery_steps(recover: int | Literal["auto"] | None, *, labelled: bool) ->
     return 0 if labelled or recover is None else STEPS if recover == "auto" else int(recover)
 
 
-def _check_training(steps: int | None, lr: float) -> None:
+def _check_training(steps: int | None, lr: float | None) -> None:
     if steps is not None and (isinstance(steps, bool) or not isinstance(steps, int) or steps < 2):
         raise InputError(f"steps must be an integer of at least 2, got {steps!r} instead.")
-    if not lr > 0:
+    if lr is not None and not lr > 0:
         raise InputError(f"lr must be a number above 0, got {lr!r} instead.")
 
 

@@ -40,10 +40,12 @@ class Comparison:
     Attributes:
         axes: for each floating-point output.
         guessed: True if the axes were inferred; then the relative error counts as well as the KL.
+        of_tokens: True if any output holds scores of tokens, as in language models; they are compared by the KL alone.
     """
 
     axes: tuple[int | None, ...]
     guessed: bool = False
+    of_tokens: bool = False
 
     @property
     def has_classes(self) -> bool:
@@ -55,12 +57,12 @@ class Comparison:
 
         def loss(outputs: Any, wanted: Any, temperature: float) -> Tensor:
             found, target = floating(outputs), floating(wanted)
-            losses = []
+            losses, by_values = [], self.guessed and not self.of_tokens
             for axis, own, other in zip(self.axes, found, target, strict=True):
                 error = relative_error({"": own}, {"": other})
                 if axis is not None:
                     classes = soft_loss(own.float().movedim(axis, 1), other.float().movedim(axis, 1), temperature)
-                    losses.append(classes + VALUES * error if self.guessed and error is not None else classes)
+                    losses.append(classes + VALUES * error if by_values and error is not None else classes)
                 elif error is not None:
                     losses.append(VALUES * error if self.has_classes else error)
             return torch.stack(losses).mean() if losses else torch.zeros(())
@@ -103,7 +105,10 @@ def compare_by(network: nn.Module, batch: Any, class_axis: ClassAxis = "auto") -
         for axis, name in zip(wanted, outputs, strict=True)
     ]
     axes = tuple(_checked(axis, name, outputs[name]) for axis, name in zip(wanted, outputs, strict=True))
-    return Comparison(axes, guessed="auto" in wanted and any(axis is not None for axis in axes))
+    of_tokens = any(
+        axis == 2 and _has_scores_of_tokens(network, outputs[n]) for axis, n in zip(axes, outputs, strict=True)
+    )
+    return Comparison(axes, "auto" in wanted and any(axis is not None for axis in axes), of_tokens)
 
 
 @torch.no_grad()

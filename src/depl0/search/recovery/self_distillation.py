@@ -3,9 +3,10 @@
     loss = T²·KL(softmax(original/T) ‖ softmax(pruned/T)) + b·relative squared error of block outputs
 
 with T = 4 and b = 80 (:mod:`.distillation`), all means over positions. Outputs that are not class scores are compared
-by their relative squared error instead (:mod:`.outputs`). Gradients are clipped, because they are large right after a
-cut. Held-out inputs determine the end of the training, the weights to keep, and whether the rate is too high
-(:func:`descend`, the training loop, which training with labels uses too).
+by their relative squared error instead (:mod:`.outputs`), and scores of tokens with T = 1 and b = 0, by AdamW.
+Gradients are clipped, because they are large right after a cut. Held-out inputs determine the end of the training, the
+weights to keep, and whether the rate is too high (:func:`descend`, the training loop, which training with labels uses
+too).
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from depl0.search.calibration import (
     on_device,
     smallest_batch,
 )
-from depl0.search.recovery.distillation import BLOCKS, DistillationLoss, KeptChannels, SoftLoss
+from depl0.search.recovery.distillation import BLOCKS, TEMPERATURE, DistillationLoss, KeptChannels, SoftLoss
 from depl0.search.recovery.memory import training_batch
 from depl0.search.recovery.outputs import Comparison, compare_by
 
@@ -44,7 +45,9 @@ VALUE_BLOCKS = 5.0
 FEW = 8
 """Smallest batch whose own statistics are reliable enough for batch norms."""
 LR, CLIP_NORM = 0.01, 5.0
-MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
+TOKEN_LR = 1e-4
+"""Rate of AdamW for language models, which are distilled by the scores of their tokens alone."""
+MOMENTUM, WEIGHT_DECAY, ADAM_BETAS = 0.9, 1e-4, (0.9, 0.95)
 WARMUP_STEPS, WARMUP_SHARE = 20, 0.2
 """Right after a refit the gradient is large, and a full first step would undo the refit."""
 CHECK_EVERY = 20
@@ -64,7 +67,7 @@ def distill(
     *,
     steps: int = STEPS,
     patience: int | None = PATIENCE,
-    lr: float = LR,
+    lr: float | None = None,
     comparison: Comparison | None = None,
     soft: SoftLoss | None = None,
     blocks: float | None = None,
@@ -84,19 +87,28 @@ def distill(
         held_out: batches for evaluation; if empty, the first of ``inputs``.
         steps: the maximum number of steps.
         patience: stop after this many steps without improvement; None: run all steps.
-        lr: the highest learning rate; lowered tenfold if the loss doubles.
+        lr: the highest learning rate; lowered tenfold if the loss doubles. None: 0.01, and 0.0001 for scores of tokens.
         comparison: the comparison of outputs; None: with inferred axes.
         soft: another loss for outputs (:class:`.DistillationLoss`).
-        blocks: the weight of the error of block outputs; None: 80 for class scores, 5 for values.
+        blocks: the weight of the error of block outputs; None: 80 for class scores, 5 for values, 0 for scores of
+            tokens, because a few tokens have outputs a hundred times as large as all others.
         augment: True: random flips and shifts of images; or a function of a batch of inputs.
         kept: the channels that blocks kept (:func:`.kept_channels`).
     """
     device = next((p.device for p in pruned.parameters()), torch.device("cpu"))
     held_out = on_device(held_out or list(islice(inputs, 1)), device)
     comparison = comparison or compare_by(original, held_out[0])
+    tokens = comparison.of_tokens
     if blocks is None:
-        blocks = BLOCKS if comparison.has_classes else VALUE_BLOCKS
-    loss = DistillationLoss(original, weight=1.0, soft=soft or comparison.loss(), blocks=blocks, kept=kept)
+        blocks = 0.0 if tokens else BLOCKS if comparison.has_classes else VALUE_BLOCKS
+    loss = DistillationLoss(
+        original,
+        weight=1.0,
+        temperature=1.0 if tokens else TEMPERATURE,
+        soft=soft or comparison.loss(),
+        blocks=blocks,
+        kept=kept,
+    )
 
     step = count(1)
 
@@ -110,7 +122,8 @@ def distill(
             objective,
             endless(inputs, device, size),
             steps=steps,
-            lr=lr,
+            lr=lr or (TOKEN_LR if tokens else LR),
+            adam=tokens,
             trained=training_modules(pruned, min(size, smallest_batch(inputs))),
             judge=lambda: _held_out_loss(pruned, loss, held_out),
             patience=patience,
@@ -174,6 +187,7 @@ def descend(
     steps: int,
     lr: float,
     trained: list[nn.Module],
+    adam: bool = False,
     judge: Callable[[], float] | None = None,
     patience: int | None = None,
     clip: float | None = None,
@@ -190,6 +204,7 @@ def descend(
         steps: the maximum number of steps.
         lr: the highest learning rate.
         trained: the modules that are in training mode.
+        adam: if True, AdamW without weight decay, otherwise SGD.
         judge: computes the held-out loss, which decides on the weights to keep; None: the last weights are kept.
         patience: stop after this many steps without improvement of that loss; None: run all steps.
         clip: the largest norm of a gradient.
@@ -197,13 +212,15 @@ def descend(
     parameters = [p for p in network.parameters() if p.requires_grad and p.is_floating_point()]
     if not parameters:
         return Recovery(0)
-    sgd = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
+    optimizer: torch.optim.Optimizer = torch.optim.AdamW(parameters, lr=lr, betas=ADAM_BETAS, weight_decay=0.0)
+    if not adam:
+        optimizer = torch.optim.SGD(parameters, lr=lr, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY)
     first = best = math.inf if judge is None else judge()
     weights, best_step, done, tried = None if judge is None else state_copy(network), 0, 0, 0
     interrupted = False
     try:
         while done < steps and first > NOTHING_LOST and (patience is None or done - best_step < patience):
-            set_rate(sgd, lr, done, steps)
+            set_rate(optimizer, lr, done, steps)
             set_modes(network, trained)
             loss = objective(next(batches))
             if not loss.requires_grad:
@@ -211,8 +228,8 @@ def descend(
             loss.backward()
             if clip is not None:
                 nn.utils.clip_grad_norm_(parameters, clip)
-            sgd.step()
-            sgd.zero_grad()
+            optimizer.step()
+            optimizer.zero_grad()
             done += 1
             if judge is not None and (done % CHECK_EVERY == 0 or done == steps):
                 held_out = judge()
@@ -220,7 +237,7 @@ def descend(
                     best, best_step, weights = held_out, done, state_copy(network)
                 elif not held_out <= DIVERGED * first and done - tried >= TRIAL and weights is not None:
                     network.load_state_dict(weights)
-                    sgd.state.clear()
+                    optimizer.state.clear()
                     lr, tried = LOWER * lr, done
             report_progress(done, steps)
     except KeyboardInterrupt:
