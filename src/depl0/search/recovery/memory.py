@@ -14,6 +14,7 @@ import math
 import sys
 import weakref
 from dataclasses import dataclass
+from itertools import accumulate
 from mmap import PAGESIZE
 from pathlib import Path
 from typing import Any, final
@@ -38,8 +39,9 @@ TRAINING = 1_100_000_000
 """Largest number of bytes that autograd saves for one step of a recovery."""
 GROWTH = 300_000_000
 """Bytes by which the process may grow before freed memory is returned."""
-MODELS = 5
-"""Largest number of copies: original, host, both with folded gates, and the pruned one or its certificate."""
+MODELS, TRAINED = 2, 4
+"""Copies of the weights besides the given network: the refitted ones, and those of the network that runs beside it. In
+training also gradients, the best weights, and the state of AdamW."""
 BATCH = 64
 """Largest batch of a recovery."""
 PIECES = 4
@@ -67,22 +69,14 @@ class Profile:
     def held(self, pieces: list[ExampleInputs], limit: int = ACTIVATIONS) -> list[int]:
         """Return for every event the number of pieces that wait at it in two networks."""
         enough = math.ceil(ENOUGH / pieces[0].batch())
+        room = limit - self.peak * pieces[0].batch()
+        examples = list(accumulate(piece.batch() for piece in pieces))
         held, fits = [], len(pieces)
         for alive in reversed(self.alive):
-            own = self._fitting(alive, pieces, limit)
+            own = max(1, sum(2 * alive * count <= room for count in examples))
             fits = min(fits, own)
             held.append(max(fits, min(own, enough)))
         return held[::-1]
-
-    def _fitting(self, alive: int, pieces: list[ExampleInputs], limit: int) -> int:
-        room = limit - self.peak * pieces[0].batch()
-        count = 0
-        for piece in pieces:
-            room -= 2 * alive * piece.batch()
-            if room < 0:
-                break
-            count += 1
-        return max(1, count)
 
 
 @torch.no_grad()
@@ -191,7 +185,8 @@ def needed_memory(gated: GatedModel, inputs: list[Any], *, trained: bool) -> int
     sizes = [16 * use.in_size**2 for use in gated.host_plan.uses]
     grams = max([*sizes, min(GRAMS, sum(sizes))], default=0)
     training = saved_bytes(host, examples[0]) if trained else 0
-    return MODELS * weights + max(held + grams, training, min(TRAINING, training * min(count, BATCH)))
+    copies = MODELS + (TRAINED if trained else 0)
+    return copies * weights + max(held + grams, training, min(TRAINING, training * min(count, BATCH)))
 
 
 def activations_for(network: nn.Module) -> int:

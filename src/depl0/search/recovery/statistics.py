@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, final
 
@@ -130,19 +129,13 @@ class _Seen:
 
 
 def _rewritable_norms(model: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
-    """Return the batch norms whose tensors are all stored (not computed) and not shared with other modules."""
-    owners = Counter(
-        id(tensor)
-        for module in model.modules()
-        for tensor in (*module.parameters(recurse=False), *module.buffers(recurse=False))
-    )
+    """Return the batch norms whose scale and shift are stored, not computed."""
     return [
         norm
         for norm in _norms(model)
         if isinstance(norm, nn.modules.batchnorm._BatchNorm)
         and isinstance(norm._parameters.get("weight"), nn.Parameter)
         and isinstance(norm._parameters.get("bias"), nn.Parameter)
-        and all(owners[id(tensor)] == 1 for tensor in (*norm.parameters(recurse=False), *norm.buffers(recurse=False)))
     ]
 
 
