@@ -15,7 +15,6 @@ EXAMPLES = {found[0]: found[1] for found in re.findall(r"```python\n# (\w+\.py)\
 SHAPES = {
     "arrays.py": (3, (1, 8, 12)),
     "datasets_with_transforms.py": (3, (3, 16, 12)),
-    "loaders.py": (4, (3, 12, 12)),
 }
 
 

@@ -64,11 +64,11 @@ def recipe_for(folder: Path, **fields: Any) -> Recipe:
         gates__method="reconstruction",
         search__epochs=0,
         finetune__epochs=0,
-        **fields,
+        **{"data__image_size": SIDES, **fields},
     )
 
 
-def test_small_files_of_one_size_are_read_as_they_are(folder: Path, tmp_path: Path) -> None:
+def test_the_header_says_how_images_are_read(folder: Path, tmp_path: Path) -> None:
     reporter = Noisy()
     summary = run(recipe_for(folder), tmp_path / "run", reporter=reporter)
     assert summary["dense"]["accuracy"] == 100.0
@@ -106,27 +106,11 @@ def test_size_and_normalisation_are_those_of_the_published_network(tmp_path: Pat
     assert large["image_size"] == (224, 224) and large["crop_share"] == 224 / 232
 
 
-class Wrapped(nn.Module):
-    """A network whose part says how it wants its images, as those of timm do."""
-
-    def __init__(self, num_classes: int = 3) -> None:
-        super().__init__()
-        self.backbone = Brightest(num_classes)
-        half = (0.5, 0.5, 0.5)
-        self.backbone.pretrained_cfg = {  # type: ignore[assignment]
-            "input_size": (3, 12, 14), "crop_pct": 1.0, "interpolation": "bicubic", "mean": half, "std": half
-        }  # fmt: skip
-
-    def forward(self, images: Tensor) -> Tensor:
-        return self.backbone(images)
-
-
-def test_what_a_network_says_of_itself_holds_unless_the_recipe_says_otherwise(folder: Path) -> None:
-    own = recipe_for(folder).replace(model=recipe_for(folder).model.replace(spec=f"{__name__}:Wrapped"))
-    data = with_preprocessing(own, preprocessing_of(own)).data
-    assert (data.image_size, data.crop_share, data.interpolation) == ((12, 14), 1.0, "bicubic")
+def test_the_recipe_comes_before_what_the_library_publishes(folder: Path) -> None:
+    pytest.importorskip("timm")
+    base = recipe_for(folder)
+    published = base.replace(model=base.model.replace(spec="timm:vit_tiny_patch16_224.augreg_in21k_ft_in1k"))
+    data = with_preprocessing(published, preprocessing_of(published)).data
+    assert (data.image_size, data.crop_share, data.interpolation) == ((6, 10), None, "bicubic")
     assert data.mean == data.std == (0.5, 0.5, 0.5)
-    given = own.replace(data=own.data.replace(image_size=8))
-    data = with_preprocessing(given, preprocessing_of(given)).data
-    assert (data.image_size, data.crop_share, data.mean) == (8, None, (0.5, 0.5, 0.5))
-    assert preprocessing_of(tiny_recipe()) == {}
+    assert preprocessing_of(base) == preprocessing_of(tiny_recipe()) == {}

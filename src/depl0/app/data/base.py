@@ -32,7 +32,7 @@ class DataFields(Schema):
     crop, mirrored half of the time (folder: only); default: the usual choice for the data set."""
     image_size: Positive | tuple[Positive, Positive] | None = None
     """Resize images to this side, or to height and width (default: the data set's own size; for folder: the network's
-    own, else that of the files if all have the same small size, else 224)."""
+    own, else 224)."""
     crop_share: ShareAbove0 | None = None
     """Fraction of a test image's side that the centre crop keeps (folder: only; default: the network's own, else
     0.875). Images of the wanted size are neither resized nor cropped."""
@@ -82,8 +82,6 @@ class DataInfo:
     test_size: int
     validation_size: int = field(default=0, kw_only=True)
     """training examples held out for choices"""
-    class_counts: tuple[tuple[int, ...], tuple[int, ...]] | None = field(default=None, kw_only=True)
-    """training and test examples of each class, if targets are classes"""
     input_shapes: str = field(default="", kw_only=True)
     """the inputs of one example, if they are not one image"""
     mean: tuple[float, ...] | None = None
@@ -157,9 +155,4 @@ def count_classes(name: str, train: Any, test: Any, known: int = 0) -> int | Non
                 f"{place:,} instead.",
                 hint="number the classes 0, 1, 2, …; targets of a regression are floats.",
             )
-    if count > max(100_000, len(train)):
-        raise DataError(
-            f"{name} has labels for {count:,} classes, but only {len(train):,} training examples.",
-            hint="number the classes 0, 1, 2, … without gaps.",
-        )
     return count

@@ -64,9 +64,8 @@ def open_source(source: Source, settings: DataSettings, target: Target) -> Data:
         if len(part.source) == 0:
             raise DataError(f"{part.name} must hold at least one example, but holds none.")
     inputs, targets = first.read(0, 0)
-    labels = first.labels(), second.labels()
     names = source.class_names or class_names_of(source.train)
-    num_classes = count_classes(name, *labels, known=max(source.num_classes, len(names or ())))
+    num_classes = count_classes(name, first.labels(), second.labels(), known=max(source.num_classes, len(names or ())))
     place = Placement(_normalisations(inputs, source, settings, target.device), settings.sides, target.device)
     workers = chosen_workers(settings.workers, target.world)
     unaugmented = first if source.plain is None else replace(first, source=source.plain)
@@ -86,7 +85,6 @@ def open_source(source: Source, settings: DataSettings, target: Target) -> Data:
         train_size=len(train),
         test_size=len(test),
         validation_size=0 if held_out is None else len(held_out),
-        class_counts=_class_counts(labels, (train, test), num_classes),
         input_shapes="" if is_image else shapes(inputs),
         mean=None if used is None else used.mean,
         std=None if used is None else used.std,
@@ -218,14 +216,6 @@ class _Steps(Dataset[Any]):
 
 def _unchanged(batch: Any) -> Any:
     return batch
-
-
-def _class_counts(labels: Any, parts: Any, num_classes: int | None) -> Any:
-    """Return the number of training and of test examples of each class; None if targets are not classes."""
-    if num_classes is None:
-        return None
-    chosen = [each.cpu()[torch.from_numpy(numbers)] for each, numbers in zip(labels, parts, strict=True)]
-    return tuple(tuple(torch.bincount(each, minlength=num_classes).tolist()) for each in chosen)
 
 
 # -- pixels ------------------------------------------------------------------------------------------------------------

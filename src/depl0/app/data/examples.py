@@ -15,11 +15,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 from torch.utils.data import (
-    DataLoader,
     Dataset,
-    IterableDataset,
-    RandomSampler,
-    SequentialSampler,
     Subset,
     TensorDataset,
     default_collate,
@@ -61,20 +57,11 @@ class Rows(Dataset[Any]):
 
 
 def as_dataset(part: Any, spec: str) -> Any:
-    """Return a part of a user's data as a Dataset: that of a DataLoader, or the rows of a pair of arrays."""
+    """Return a part of a user's data as a Dataset: its own, or the rows of a pair of arrays."""
     if type(part) is TensorDataset and len(part.tensors) == 2:
         part = part.tensors
     if isinstance(part, (tuple, list)) and len(part) == 2:
         return Rows(part, f"the arrays of {spec}")
-    if isinstance(part, DataLoader):
-        usual = isinstance(part.sampler, (RandomSampler, SequentialSampler)) and part.batch_size is not None
-        if isinstance(part.dataset, IterableDataset) or part.collate_fn is not default_collate or not usual:
-            raise DataError(
-                f"a DataLoader of {spec} must have a Dataset with a length, PyTorch's default_collate and no sampler "
-                "of its own, because only its Dataset is used.",
-                hint="return a Dataset whose examples all have one shape.",
-            )
-        return as_dataset(part.dataset, spec)
     if isinstance(part, (tuple, list)) or not (hasattr(part, "__getitem__") and hasattr(part, "__len__")):
         raise DataError(f"{spec} must return {PROTOCOL}, got {_outline(part)} as one of them instead.")
     return part

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, final
@@ -29,10 +28,6 @@ SITE = "https://www.cs.toronto.edu/~kriz"
 AGAIN = "it is damaged or an incomplete copy: download it again."
 IMAGE_SIZE = 224
 CROP_SHARE = 224 / 256  # of the shorter side, for the centre crop
-LARGEST_OWN = 256
-"""largest longer side of files that keep their size"""
-INSPECTED = 64
-"""number of files whose size is read"""
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "GIF", "TIFF", "WEBP")
 """Pillow supports other formats that are programs, and runs an interpreter to draw them."""
 
@@ -215,16 +210,6 @@ def image_folders(path: Path, transform: Any = None) -> tuple[Any, Any]:
         shown = ", ".join(unlike[:5]) + (" and more" if len(unlike) > 5 else "")
         raise DataError(f"{train} and {test.name} must have the same class folders; only one of them has {shown}.")
     return parts[0], parts[1]
-
-
-def own_size(path: Path) -> tuple[int, int] | None:
-    """Return the height and width of a folder's images if all inspected images have the same small size."""
-    files, found = [file for file, _ in image_folders(path)[0].samples], set()
-    for file in files[:: -(-len(files) // INSPECTED)]:
-        with suppress(Exception), _pillow().open(file, formats=FORMATS) as image:  # damaged ones are named when decoded
-            found.add((image.height, image.width))
-    size = found.pop() if len(found) == 1 else (0, 0)
-    return size if 0 < max(size) <= LARGEST_OWN else None
 
 
 @final

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
 from depl0.app.models.spec import check_known, import_library
 
 Fields = dict[str, Any]
@@ -26,15 +24,6 @@ def published_preprocessing(spec: str) -> Fields:
     made = weights.DEFAULT.transforms()
     crop, resized = made.crop_size[0], made.resize_size[0]
     return _fields((crop, crop), crop / resized, str(made.interpolation.value), made.mean, made.std)
-
-
-def own_preprocessing(network: nn.Module) -> Fields:
-    """Return the preprocessing stored in a network of timm or in a part of it, or an empty dict."""
-    for module in network.modules():
-        config = getattr(module, "pretrained_cfg", None)
-        if isinstance(config, Mapping) and "input_size" in config:
-            return _of_timm(config)
-    return {}
 
 
 def _of_timm(config: Mapping[str, Any]) -> Fields:

@@ -64,11 +64,9 @@ def check_above_chance(session: Session, score: float) -> None:
         InputError: the accuracy is within a tenth of the way from chance to 100 %, and ``model.allow_chance`` is false.
     """
     info, recipe = session.data.info, session.recipe
-    counts = None if info.class_counts is None else info.class_counts[1]
     if not isinstance(session.task, Classification) or recipe.model.allow_chance or info.test_size < MIN_JUDGING:
         return
-    classes = info.num_classes or 1
-    chance = 100 / classes if counts is None or not sum(counts) else 100 * max(counts) / sum(counts)
+    chance = 100 / (info.num_classes or 1)
     if score >= chance + NEAR_CHANCE * (100 - chance):
         return
     names = f" The classes, in order: {', '.join(info.class_names[:5])} …" if info.class_names else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import torch
@@ -15,9 +14,8 @@ from torch.utils import _pytree as pytree
 
 from depl0._util.random import seed_everything
 from depl0.app.data import Data, DataInfo, open_data
-from depl0.app.data.readers import IMAGE_SIZE, image_folders, own_size
 from depl0.app.methods import Scored
-from depl0.app.models.preprocessing import own_preprocessing, published_preprocessing
+from depl0.app.models.preprocessing import published_preprocessing
 from depl0.app.models.spec import factory, image_size
 from depl0.app.models.weights import NewHead, fill, has_published, load_weights, published_weights
 from depl0.app.recipes.recipe import Recipe, method_of, task_of
@@ -29,22 +27,14 @@ from depl0.select.gates import check_budget
 
 
 def preprocessing_of(recipe: Recipe) -> dict[str, Any]:
-    """Return the preprocessing of image files from the network's own configuration, if it has one.
+    """Return the preprocessing of image files that the network's library publishes, if it does.
 
-    For a network without one, small files that all have the same size are not resized. Fields that the recipe sets are
-    kept. Data sets with a fixed size are unchanged.
+    Fields that the recipe sets are kept. Data sets with a fixed size are unchanged.
     """
-    data, model = recipe.data, recipe.model
-    name, _, path = data.spec.partition(":")
-    if name != "folder" or None not in (data.image_size, data.mean, data.crop_share, data.interpolation):
+    data = recipe.data
+    if data.spec.partition(":")[0] != "folder":
         return {}
-    fields = published_preprocessing(model.spec)
-    if not fields and ":" in model.spec:
-        classes = image_folders(Path(path).expanduser())[0].classes
-        network = factory(model.spec, len(classes), 3, IMAGE_SIZE, model.pretrained)()
-        fields = own_preprocessing(network)
-    if "image_size" not in fields and (size := own_size(Path(path).expanduser())):
-        fields["image_size"] = size
+    fields = published_preprocessing(recipe.model.spec)
     missing = {field: value for field, value in fields.items() if getattr(data, field) is None}
     if data.image_size is not None:
         missing.pop("crop_share", None)  # it belongs to the configured size
