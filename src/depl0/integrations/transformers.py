@@ -17,14 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from depl0._util.optional import check_installed
-from depl0.equivalence.comparison import PROBES
-from depl0.equivalence.probe import outputs_on, probe_error
 from depl0.errors import FormatError, InputError
 from depl0.gated import GatedModel
 from depl0.gated.model import HostState
 from depl0.host.network import first_line
 from depl0.integrations._shared import SearchHolder, check_trained, find_gated
-from depl0.integrations._sizes import agreed_sizes, consistent_sizes, whole_sizes
 from depl0.search.search import Search
 from depl0.surgery.extraction import carry_over
 from depl0.surgery.files import load as depl0_load
@@ -205,16 +202,14 @@ def _from_json(value: Any) -> Any:
 def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], **kwargs: Any) -> Path:
     """Write a pruned network of transformers to a folder that can be pushed to the Hub.
 
-    ``compact.save_pretrained(folder)`` does the same. If all layers were pruned in the same way, the configuration gets
-    the new sizes, and ``from_pretrained`` of transformers alone opens the folder. Otherwise it holds the files of
-    :func:`depl0.save`, and both :func:`load_pretrained` and ``AutoModel….from_pretrained(folder,
+    ``compact.save_pretrained(folder)`` does the same. The folder holds the files of :func:`depl0.save` and the
+    configuration of the original model. Both :func:`load_pretrained` and ``AutoModel….from_pretrained(folder,
     trust_remote_code=True)`` open it; a README.md in the folder shows the calls. No pickle is written.
 
     Args:
         compact: a pruned ``PreTrainedModel``.
         folder: where to write; created if it does not exist.
-        kwargs: further arguments of the library's own ``save_pretrained``. They have no effect on networks whose layers
-            differ.
+        kwargs: arguments of the library's own ``save_pretrained``, which have no effect.
 
     Raises:
         InputError: ``compact`` is not a pruned model of transformers.
@@ -226,19 +221,10 @@ def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], **kwargs
             hint="pass what depl0.prune, gated.extract() or search.finish() returned for a PreTrainedModel.",
         )
     target = Path(folder)
-    config = _before_pruning(config)
-    smaller, agreed = _uniform(compact, config)
-    if smaller is not None:
-        smaller.save_pretrained(target, **kwargs)
-        for name in ("compact.json", "compact.safetensors", _CODE_FILE):
-            (target / name).unlink(missing_ok=True)
-        return target
     depl0_save(compact, target)
     (target / "model.safetensors").unlink(missing_ok=True)
     new = copy.deepcopy(config)
     new.architectures = [type(compact).__name__]
-    new.sizes_before_pruning = {name: getattr(config, name) for name in agreed}
-    new.update(agreed)
     new.save_pretrained(target)
     _write_code(compact, config, target)
     if getattr(compact, "generation_config", None) is not None:
@@ -267,21 +253,10 @@ def load_pretrained(source: str | os.PathLike[str], **kwargs: Any) -> nn.Module:
             f"{folder} has no config.json that names a network of transformers: {first_line(error)}",
             hint="pass a folder that depl0.integrations.transformers.save_pretrained wrote.",
         ) from error
-    if not (folder / "compact.json").is_file():
-        opened: nn.Module = network.from_pretrained(folder, config=config, dtype=dtype)
-        return opened.eval()
-    loaded = depl0_load(folder, lambda: network(_before_pruning(config)))
-    loaded.config = config
+    loaded = depl0_load(folder, lambda: network(config))
     if (folder / "generation_config.json").is_file():
         loaded.generation_config = GenerationConfig.from_pretrained(folder)
     return loaded if dtype in (None, "auto") else loaded.to(dtype)
-
-
-def _before_pruning(config: Any) -> Any:
-    """Return the configuration of the original model."""
-    before = copy.deepcopy(config)
-    before.update(getattr(config, "sizes_before_pruning", {}))
-    return before
 
 
 _CODE_FILE = "modeling_depl0.py"
@@ -293,7 +268,7 @@ from transformers import {config}, {network}
 
 
 class PrunedConfig({config}):
-    """The configuration; sizes_before_pruning has those that depl0 has changed."""
+    """The configuration of the original network."""
 
 
 class PrunedModel({network}):
@@ -345,29 +320,3 @@ def _opens(auto: str, config: Any, kind: type) -> bool:
         return False
     found = mapping[type(config)]
     return kind in (found if isinstance(found, (tuple, list)) else (found,))
-
-
-def _uniform(compact: Any, config: Any) -> tuple[Any, dict[str, int]]:
-    """Return a plain network of transformers with the same values, or None, and the sizes that all layers agree on."""
-
-    kind, values = type(compact), compact.state_dict()
-
-    def build(changes: Mapping[str, int]) -> nn.Module:
-        changed = copy.deepcopy(config)
-        for name, size in changes.items():
-            setattr(changed, name, size)
-        return kind(changed)  # type: ignore[no-any-return]
-
-    shapes = {name: tuple(v.shape) for name, v in values.items()}
-    agreed = agreed_sizes(build, whole_sizes(config.to_dict()), shapes)
-    sizes = consistent_sizes(build, agreed, shapes)
-    record = record_of(compact)
-    replaced = any(type(module).__module__.partition(".")[0] == "depl0" for module in compact.modules())
-    if replaced or sizes is None or record is None or record.probe is None:
-        return None, agreed
-    smaller = build(sizes)
-    smaller.load_state_dict(values)
-    smaller.to(compact.device, compact.dtype)
-    if probe_error(outputs_on(compact, record.probe), outputs_on(smaller, record.probe)) > PROBES:
-        return None, agreed  # a scale that follows a size that was cut
-    return smaller, agreed
