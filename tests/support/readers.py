@@ -19,9 +19,9 @@ import depl0
 from depl0._util.io import checksum
 from depl0.app.models.weights import load_weights
 from depl0.app.recipes.toml import parse_recipe, read_recipe, write_recipe
-from depl0.app.reports.report import as_markdown
+from depl0.app.reports import tables
 from depl0.app.reports.run import read_run
-from depl0.app.runs.checkpoint import load_newest, save_checkpoint
+from depl0.app.runs.checkpoint import load_newest, save_checkpoint, wrap_content_errors
 from depl0.app.runs.folder import Lines
 from depl0.app.studies.study import _read as read_study
 from tests.networks.golden import TinyDigits
@@ -112,7 +112,10 @@ def read_toml(path: Path) -> None:
 def read_report(path: Path) -> None:
     if path.suffix == ".jsonl":
         Lines(path).read()
-    as_markdown([read_run(path.parent)])
+    run = read_run(path.parent)
+    with wrap_content_errors("a file of this run"):
+        for make in (tables.stages, tables.dense_to_compact, tables.layers, tables.unprunable, tables.provenance):
+            make(run).shown()
 
 
 @reads("study.json")

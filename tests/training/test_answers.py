@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 
-from depl0.app.data import DataInfo, open_data
+from depl0.app.data import open_data
 from depl0.app.reports import tables
 from depl0.app.reports.report import page
 from depl0.app.reports.run import read_run
-from depl0.app.training.evaluate import picture
 from tests.networks.tiny import CLASSES, TEST, TinyNet, run, tiny_recipe
 
 
@@ -51,9 +46,6 @@ def test_right_answers_are_counted_class_by_class(pruned: Path) -> None:
         assert 100 * right / TEST == pytest.approx(summary[network]["accuracy"])
     assert all(each["images"] == TEST / CLASSES for each in found["classes"])
     assert found["changed"] == round(TEST * (1 - summary["agreement"]["equal"])) > 0
-    assert 0 < len(found["examples"]) <= min(24, found["changed"])
-    for example in found["examples"]:
-        assert example["dense"] != example["compact"] and example["label"] == example["number"] % CLASSES
 
 
 def test_the_report_shows_what_was_done(pruned: Path) -> None:
@@ -63,16 +55,5 @@ def test_the_report_shows_what_was_done(pruned: Path) -> None:
     assert stages[-1]["value"] == known.value("compact") and "steps; distance from" in stages[-1]["what"]
     text = page([known])
     assert "Before → at the cut → after" in text and "Predictions that changed" in text and "Every class" in text
-    assert "error, cut" in text and text.count("data:image/png;base64,") >= 1
+    assert "error, cut" in text
     assert "recorded no gates" not in text and "Open probability" not in text and "<h3>Training" not in text
-
-
-def test_pictures_have_the_pixels_of_the_images() -> None:
-    info = DataInfo("x", 2, None, (3, 5, 7), 1, 1, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.4))
-    pixels = torch.randint(256, (3, 5, 7), generator=torch.Generator().manual_seed(0))
-    normalised = (pixels / 255 - torch.tensor(info.mean).view(3, 1, 1)) / torch.tensor(info.std).view(3, 1, 1)
-    shown = Image.open(io.BytesIO(base64.b64decode(str(picture(normalised, info)))))
-    assert torch.equal(torch.from_numpy(np.array(shown)), pixels.permute(1, 2, 0).byte())
-    grey = picture(torch.rand(1, 100, 50), info.__class__("x", 2, None, (1, 100, 50), 1, 1))
-    assert Image.open(io.BytesIO(base64.b64decode(str(grey)))).size == (32, 64)
-    assert picture(torch.rand(2, 4, 4), info) is None

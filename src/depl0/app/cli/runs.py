@@ -9,14 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from depl0._util.registry import unknown
-from depl0.app.cli.options import JSON, SET, choice, echo, read_assignments, read_integers
+from depl0.app.cli.options import JSON, SET, echo, read_assignments, read_integers
 from depl0.errors import Depl0Error, InputError
 from depl0.metric import ACCURACY, Metric
 
 RUN = typer.Argument(help="A run's folder, or the folder of a compact network.")
 MODEL = typer.Option(help="Dense-model factory (default: the run's own).")
-
-FORMATS = ("html", "md")
 
 
 class LimitError(Depl0Error):
@@ -153,20 +151,14 @@ def report_command(
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to (default: the run's own, or report/ for several).")
     ] = None,
-    format_: Annotated[str, choice("--format", FORMATS, "Write a page, or print its tables.")] = "html",
 ) -> None:
-    """Write report.html, or print its tables."""
-    from depl0.app.reports.report import as_markdown, write_report
+    """Write report.html."""
+    from depl0.app.reports.report import write_report
     from depl0.app.reports.run import read_runs
     from depl0.app.studies.pictures import read_study
 
     is_study = len(runs) == 1 and (runs[0] / "comparison.json").is_file()
     read, study = read_study(runs[0]) if is_study else (read_runs(runs), None)
-    if format_ == "md":
-        if out is not None:
-            raise InputError("--out is for the page, but --format md prints.", hint="leave out --out, or use > FILE.")
-        echo(as_markdown(read), nl=False)
-        return
     folder = out or (runs[0] if len(runs) == 1 else Path("report"))
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file, not a folder for a report.", hint="choose another --out.")

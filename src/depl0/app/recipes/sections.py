@@ -371,7 +371,5 @@ class RunSection(Section):
     """Number of checkpoints to keep."""
     gates_steps: Positive | None = None
     """Steps between two lines of gates.jsonl (default: one line per epoch)."""
-    examples: Count = 24
-    """Number of test images with a changed prediction that are kept as thumbnails for the report; 0: none."""
     channels_last: Flag = False
     """Keep convolutions in the channels-last memory format, which is often faster. Results differ by rounding."""

@@ -1,4 +1,4 @@
-"""Reports of runs, for people (HTML, Markdown, figures) and for programs (JSON)."""
+"""Reports of runs, as a page, figures and tables."""
 
 from depl0._util.optional import check_installed
 

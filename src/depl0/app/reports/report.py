@@ -1,4 +1,4 @@
-"""Write a report of runs: one self-contained HTML page with figures and tables as files, or its tables as text.
+"""Write a report of runs: one self-contained HTML page, with its figures and tables as files.
 
 The page makes no requests, and all names in it are escaped.
 """
@@ -25,7 +25,7 @@ from depl0.app.reports.canvas import Drawing, style, write
 from depl0.app.reports.run import DETAILED, Run
 from depl0.app.reports.tables import fraction
 from depl0.app.runs.checkpoint import wrap_content_errors
-from depl0.app.table import Table, csv, markdown, shown
+from depl0.app.table import Table, csv, shown
 from depl0.gates.threshold import COSTS
 
 
@@ -62,16 +62,6 @@ def write_report(runs: Sequence[Run], folder: Path, study: StudyPart | None = No
     for name, table in found.items():
         atomic_write(folder / "tables" / f"{name}.csv", csv(table).encode())  # raw values
     return path
-
-
-@wrap_content_errors("a file of these runs")
-def as_markdown(runs: Sequence[Run]) -> str:
-    """Return the tables of the report as Markdown."""
-    found = [tables.all_runs(runs)] if len(runs) > 1 else []
-    for run in runs[:DETAILED]:
-        found += [tables.stages(run), tables.dense_to_compact(run), tables.layers(run), tables.unprunable(run)]
-        found.append(tables.provenance(run))
-    return "\n".join(["# Pruning report\n", *(markdown(table) for table in found if table.rows)])
 
 
 # -- the page ----------------------------------------------------------------------------------------------------------
@@ -119,7 +109,6 @@ def _section(run: Run) -> dict[str, Any]:
         "numbered": len(run.layers) > figures.NAMED,
         "stages": tables.stages(run),
         "results": tables.dense_to_compact(run),
-        "examples": tables.examples(run),
         "changed": _changed(run.answers),
         "curves": figures.drawings(run),
         "usage": _usage(run),

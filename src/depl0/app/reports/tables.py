@@ -246,18 +246,6 @@ def classes(run: Run) -> Table:
     return Table(f"{run.label}: {run.answers.get('split')} accuracy of every class", columns, rows)
 
 
-def examples(run: Run) -> list[dict[str, Any]]:
-    """Return the images whose prediction changed with the names of their classes, newly wrong ones first."""
-    names = [each["name"] for each in run.answers.get("classes", [])]
-    order, found = ("now wrong", "now right", "wrong before and after"), []
-    for example in run.answers.get("examples", []):
-        label, dense, compact = (example[key] for key in ("label", "dense", "compact"))
-        verdict = order[1] if compact == label else order[0] if dense == label else order[2]
-        named = {key: names[example[key]] for key in ("label", "dense", "compact") if example[key] < len(names)}
-        found.append({**example, **named, "verdict": verdict})
-    return sorted(found, key=lambda example: order.index(example["verdict"]))
-
-
 # -- layers ------------------------------------------------------------------------------------------------------------
 
 

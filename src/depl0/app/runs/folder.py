@@ -108,7 +108,7 @@ class RunFolder:
         self.gates.restore(gates)
 
     def keep_predictions(self, answers: dict[str, Any]) -> None:
-        """Write ``answers.json``: correct predictions by class, and images with a changed prediction."""
+        """Write ``answers.json``: correct predictions by class, and the number of changed predictions."""
         self._write("answers.json", _json(answers))
 
     def finish(self, summary: dict[str, Any]) -> None:

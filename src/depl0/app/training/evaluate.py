@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
-from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from depl0.app.data import Data, DataInfo
+from depl0.app.data import Data
 from depl0.app.tasks import Task
 from depl0.app.tasks.classification import Classification, class_scores
 from depl0.app.training.session import Session
@@ -23,8 +19,6 @@ from depl0.host.network import evaluation_mode
 from depl0.search.calibration import call
 
 MAX_CLASSES = 1000
-THUMBNAIL = 64
-"""pixels of the longer side"""
 
 
 @torch.no_grad()
@@ -104,16 +98,6 @@ def compare_predictions(session: Session, dense: nn.Module | None, compact: nn.M
             }
             for label, name in enumerate(names)
         ],
-        "examples": [
-            {
-                "number": place,
-                "label": int(labels[place]),
-                "dense": int(after[place] if before is None else before[place]),
-                "compact": int(after[place]),
-                "picture": image,
-            }
-            for place, image in _pictures(session, labels, changed.tolist())
-        ],
     }
 
 
@@ -144,38 +128,3 @@ def _by_class(session: Session, labels: Tensor) -> list[int]:
     """Return the number of labels of each class over all processes."""
     counts = torch.bincount(labels, minlength=session.data.info.num_classes or 0).float()
     return [int(number) for number in session.accelerator.reduce(counts, reduction="sum").tolist()]
-
-
-def _pictures(session: Session, labels: Tensor, places: list[int]) -> Iterator[tuple[int, str | None]]:
-    """Yield the first of these images with their numbers, equally many of every class."""
-    info, most = session.data.info, session.recipe.run.examples
-    if info.image_shape is None or not most:
-        return
-    taken: Counter[int] = Counter()
-    chosen: set[int] = set()
-    for place in places:
-        label = int(labels[place])
-        if len(chosen) < most and taken[label] < max(1, most // (info.num_classes or 1)):
-            taken[label] += 1
-            chosen.add(place)
-    images = (image for batch, _ in session.data.for_choices.epoch(0) for image in batch)
-    for place, image in enumerate(images if chosen else ()):
-        if place in chosen:
-            yield place, picture(image, info)
-
-
-def picture(image: Tensor, info: DataInfo) -> str | None:
-    """Return a small image (channels, height, width) as a PNG file in base64; None if the channels are not colours."""
-    if image.shape[0] not in (1, 3):
-        return None
-    image = image.float().cpu()
-    if info.mean is not None and info.std is not None:
-        mean, std = (torch.tensor(values).view(-1, 1, 1) for values in (info.mean, info.std))
-        image = image * std + mean
-    else:  # normalised by user code: the darkest value becomes black
-        image = (image - image.min()) / (image.max() - image.min()).clamp(min=1e-9)
-    pixels = (255 * image).round().clamp(0, 255).to(torch.uint8).permute(1, 2, 0)
-    shown, file = Image.fromarray(pixels.squeeze(2).numpy()), io.BytesIO()
-    shown.thumbnail((THUMBNAIL, THUMBNAIL))
-    shown.save(file, "PNG")
-    return base64.b64encode(file.getvalue()).decode()
