@@ -48,8 +48,8 @@ class Analysis:
         self._mark_unread()
         self._known: dict[str, None] = {}
         self.kinds = kinds
-        self.guesses: dict[str, Callable[[], object]] = {}
-        """Assumptions made after failed trials, each with a function that reverts it."""
+        self.tied_lines: set[str] = set()
+        """Lines of forward that failed a trial, whose tensors were then coupled."""
 
     def _mark_unread(self) -> None:
         """Mark channels as unprunable if a gate on them would have no effect."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -72,45 +71,21 @@ def _follow_attributes(analysis: Analysis, failure: Failure) -> bool:
 def _tie_sizes(analysis: Analysis, failure: Failure) -> bool:
     """Couple tensors that modules like the failed one reshape to equal widths, so that they lose the same channels.
 
-    The code may use the width of one tensor for another (``v.view(b, -1, heads, k.shape[-1] // heads)``), or for the
-    module's input (``y.reshape(x.shape)``). These are assumptions: each is reverted if the same line is the next to
-    fail.
+    The code may use the width of one tensor for another (``v.view(b, -1, heads, k.shape[-1] // heads)``). This is an
+    assumption: if the same line fails again, its channels become unprunable.
     """
-    labels = analysis.state.labels
-    for sources in (_reshaped, _reshaped_or_read) if failure.line else ():
-        guess = f"{sources.__name__}: {failure.line}"
-        if _was_guessed(analysis, guess):
-            continue
-        before = labels.snapshot()
-        analysis.guesses[guess] = partial(labels.restore, before)
-        alike: dict[tuple[str, int], Tensor] = {}
-        changed = False
-        for path, value in sources(analysis, _like_failed(analysis, failure)):
-            if all(labels.reason(label) is None for label in value.labels.tolist()):
-                changed |= labels.join(alike.setdefault((path, len(value.labels)), value.labels), value.labels)
-        if changed:
-            return True
-    return False
-
-
-def _reshaped(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str, Channels]]:
-    """Yield the tensors that these modules reshape."""
+    if not failure.line or failure.line in analysis.tied_lines:
+        return False
+    analysis.tied_lines.add(failure.line)
+    labels, paths, tied = analysis.state.labels, _like_failed(analysis, failure), False
+    alike: dict[tuple[str, int], Tensor] = {}
     for graph, node in analysis.state.literal_size_nodes:
-        value = analysis.state.values.get(node)
-        if graph.layer[node] in paths and operator_name(node) in RESHAPES and isinstance(value, Channels):
-            yield graph.layer[node], value
-
-
-def _reshaped_or_read(analysis: Analysis, paths: set[str]) -> Iterator[tuple[str, Channels]]:
-    """Yield the tensors that these modules reshape, and their inputs."""
-    yield from _reshaped(analysis, paths)
-    for graph in analysis.graphs:
-        for node in graph.nodes:
-            path = next((path for path in paths if path and f"{graph.layer[node]}.".startswith(f"{path}.")), None)
-            for source in node.all_input_nodes if path is not None else ():
-                value = analysis.state.values.get(source)
-                if isinstance(value, Channels) and not f"{graph.layer[source]}.".startswith(f"{path}."):
-                    yield str(path), value
+        value, path = analysis.state.values.get(node), graph.layer[node]
+        if path not in paths or operator_name(node) not in RESHAPES or not isinstance(value, Channels):
+            continue
+        if all(labels.reason(label) is None for label in value.labels.tolist()):
+            tied |= labels.join(alike.setdefault((path, len(value.labels)), value.labels), value.labels)
+    return tied
 
 
 def _like_failed(analysis: Analysis, failure: Failure) -> set[str]:
@@ -120,14 +95,6 @@ def _like_failed(analysis: Analysis, failure: Failure) -> set[str]:
     while path and path not in sized:
         path = path.rpartition(".")[0]
     return {other for other, module in modules.items() if type(module) is type(modules.get(path))}
-
-
-def _was_guessed(analysis: Analysis, guess: str) -> bool:
-    """Return True if an assumption has already been made; if it was the last one, it is reverted."""
-    if guess in analysis.guesses and next(reversed(analysis.guesses)) == guess:
-        analysis.guesses[guess]()
-        analysis.guesses[guess] = int
-    return guess in analysis.guesses
 
 
 def _on_line(analysis: Analysis, failure: Failure) -> list[tuple[Graph, fx.Node]]:

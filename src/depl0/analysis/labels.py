@@ -94,14 +94,6 @@ class Labels:
         for root in self.roots(labels).unique().tolist():
             self._unprunable.setdefault(root, reason)
 
-    def snapshot(self) -> tuple[NDArray[np.int64], dict[int, Reason]]:
-        """Return the current state of the union-find and of the unprunable labels."""
-        return self._parent.copy(), dict(self._unprunable)
-
-    def restore(self, snapshot: tuple[NDArray[np.int64], dict[int, Reason]]) -> None:
-        """Revert to a snapshot; no label may have been minted since."""
-        self._parent, self._unprunable = snapshot
-
     def reason(self, label: int) -> Reason | None:
         """Return the reason why a label is unprunable, or None if it is prunable."""
         return self._unprunable.get(self._find(label))
