@@ -17,6 +17,7 @@ from depl0.costs.expected import ExpectedCost
 from depl0.errors import GateError, InputError
 from depl0.gated.checks import check_saved_gates, checked_log_alpha, checked_mask
 from depl0.gated.per_image import ImageGates
+from depl0.gated.reuse import LastLogAlpha
 from depl0.gated.sampling import SampledGates
 from depl0.gated.wrapping import current_wrapper, follow_training
 from depl0.gates.generators import Generator
@@ -109,6 +110,7 @@ class GatedModel(SampledGates):
         self._threshold: Threshold | None = None
         self._fixed: Tensor | None = None
         self._removed: Tensor | None = None
+        self._last = LastLogAlpha()
         self.has_wrapper = False
         self.training = host.training
         if self.config.budget is not None:

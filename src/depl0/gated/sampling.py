@@ -16,6 +16,7 @@ from depl0.costs.expected import KINDS, PENALTIES, ExpectedCost
 from depl0.errors import InputError
 from depl0.gated.checks import checked_gates, checked_log_alpha
 from depl0.gated.per_image import batch_size
+from depl0.gated.reuse import LastLogAlpha
 from depl0.gates import hard_concrete
 from depl0.gates.generators import Generator
 from depl0.gates.rates import BETAS, gate_learning_rate
@@ -34,6 +35,7 @@ class SampledGates(Gated):
     _threshold: Threshold | None
     _fixed: Tensor | None
     _removed: Tensor | None
+    _last: LastLogAlpha
 
     @property
     def device(self) -> torch.device:
@@ -63,6 +65,7 @@ class SampledGates(Gated):
         if not self.training:
             return hard_concrete.evaluation_gates(self.log_alpha(), self.config.evaluation)
         log_alpha = self.log_alpha()
+        self._last.keep(log_alpha, self.generator, self._threshold)
         if self.config.draw == "batch":
             return hard_concrete.sample_gates(log_alpha)
         return self._without_removed(hard_concrete.sample_gates(log_alpha.expand(batch_size(args, kwargs), -1)))
@@ -125,6 +128,9 @@ class SampledGates(Gated):
     def penalty(self, kind: PenaltyKind = "params", *, scale: PenaltyScale = "share") -> Tensor:
         """Return the expected cost, differentiable: multiply it by λ and add it to the loss.
 
+        After a call in training mode, the penalty uses the log α of that call and shares its graph: call ``backward``
+        once, on the sum of loss and penalty.
+
         Args:
             kind: "params" or "macs", "groups" (the paper's Σ|g_k|π_k: every filter counts its own weights, whether or
                 not their inputs are open), "chain" or "groups-k2" (those of the authors' code,
@@ -145,8 +151,15 @@ class SampledGates(Gated):
             raise unknown("kind", kind, (*KINDS, *PENALTIES))
         if scale not in get_args(PenaltyScale):
             raise InputError(f"scale must be 'share' or 'count', got {scale!r} instead.")
-        expected: Tensor = self.expected(self.open_probability(), kind)
+        expected: Tensor = self.expected(self._penalised_probability(), kind)
         return expected if scale == "count" else expected / self.expected.dense(kind)
+
+    def _penalised_probability(self) -> Tensor:
+        if self._fixed is not None or not self.training:
+            return self.open_probability()
+        last = self._last.current(self.generator, self._threshold)
+        log_alpha = self.log_alpha() if last is None else last
+        return self._without_removed(hard_concrete.open_probability(log_alpha))
 
     # -- training --------------------------------------------------------------------------------------------------
 
