@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, final
 
 import torch
@@ -57,82 +56,51 @@ class Reconstruction(Scored):
 
 # -- feature maps ------------------------------------------------------------------------------------------------------
 
-_SITES = {*LAYERS, "batch_norm", "instance_norm", "group_norm"}
-_ACTIVATIONS = {
-    "relu", "relu_", "relu6", "leaky_relu", "leaky_relu_", "prelu", "elu", "elu_", "selu", "celu", "gelu", "silu",
-    "mish", "hardtanh", "hardtanh_", "hardswish", "softplus", "sigmoid", "tanh", "clamp", "clamp_min",
-}  # fmt: skip
-
 
 @torch.no_grad()
-def maps_at_sites(gated: GatedModel, images: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def maps_at_sites(gated: GatedModel, images: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return (gate of every channel, maps) for every gate site, in order of execution.
 
-    Maps have shape (images, channels, rows, columns). They are taken after the activation that follows the site, if
-    necessary after the addition of a shortcut, as the next layer reads them, because only there are channels flat or
-    zero.
+    Maps have shape (images, channels, rows, columns). They are taken as the next layer reads them, because only there
+    are channels flat or zero: after the activation that follows the site, if necessary after the addition of a
+    shortcut. The activation is the first other function that keeps the shape.
     """
-    maps = _Maps(gated)
-    with CallRecorder(gated.host, after=maps.note):
+    sites: dict[int, dict[int, Tensor]] = {}
+    for name, dim in gated.plan.sites:
+        sites.setdefault(id(gated.host.get_parameter(name)), {})[dim] = gated.plan.axes[(name, dim)]
+    found: list[tuple[Tensor, int, Tensor]] = []
+    followed: dict[int, tuple[Tensor, list[int], bool]] = {}  # tensor, its places in `found`, whether it is a sum
+
+    def note(call: Call, result: Any) -> None:
+        tensors, channel_dim = call.tensors, -1 if call.name == "linear" else 1
+        inputs_first = call.name in TRANSPOSED and tensors[1].shape[1] == result.shape[1]  # not grouped
+        gates_of = {
+            tensor.dim() > 1 and dim == (0 if inputs_first else 1): gates
+            for tensor in tensors[1:]
+            for dim, gates in sites.get(id(tensor), {}).items()
+        }
+        if True in gates_of:  # the gates are on the inputs of the layer
+            found.append((gates_of[True], channel_dim, tensors[0]))
+        if False in gates_of:
+            followed[id(result)] = (result, [len(found)], False)
+            found.append((gates_of[False], channel_dim, result))
+        if gates_of or call.name in LAYERS or not isinstance(result, Tensor):
+            return
+        adds, places = call.name in ADDITIONS, list[int]()
+        for tensor in tensors if adds else tensors[:1]:
+            _, mine, is_sum = followed.get(id(tensor), (tensor, [], False))
+            if tensor.shape == result.shape and not (adds and is_sum):
+                places += mine
+                followed.pop(id(tensor), None)
+        for place in places:
+            found[place] = (*found[place][:2], result)
+        if places and adds:
+            followed[id(result)] = (result, places, True)
+
+    with CallRecorder(gated.host, after=note):
         gated.host(images)
-    for gates, channel_dim, tensor in maps.found:
-        by_channel = tensor.movedim(channel_dim, 1)
-        rows = by_channel.shape[2] if by_channel.dim() > 3 else 1
-        yield gates, by_channel.reshape(*by_channel.shape[:2], rows, -1)
-
-
-@final
-class _Maps:
-    """Records the outputs of gate sites, and follows them through one addition and one activation."""
-
-    def __init__(self, gated: GatedModel) -> None:
-        self.found: list[tuple[Tensor, int, Tensor]] = []
-        """(gates, dimension of the channels, map)"""
-        self._axes = {(id(gated.host.get_parameter(name)), dim): gated.plan.axes[(name, dim)]
-                      for name, dim in gated.plan.sites}  # fmt: skip
-        self._followed: dict[int, tuple[list[int], bool]] = {}
-        """tensor -> the maps that it currently represents, and whether something has been added to it"""
-        self._alive: list[Tensor] = []
-        """tensors are kept alive, so that their ids are not reused"""
-
-    def note(self, call: Call, result: Any) -> None:
-        """Record the effect of a call on the maps."""
-        if call.name in _SITES:
-            self._note_site(call.name, call.tensors, result)
-        elif call.name in ADDITIONS | _ACTIVATIONS and isinstance(result, Tensor):
-            self._follow(call.name, call.tensors, result)
-
-    def _note_site(self, name: str, tensors: list[Tensor], result: Tensor) -> None:
-        """Record the output of a site, and the input of a layer whose gates are on its input weights."""
-        channel_dim, input_dim = (-1 if name == "linear" else 1), 1
-        if name in TRANSPOSED and tensors[1].shape[1] == result.shape[1]:  # not grouped: inputs come first
-            input_dim = 0
-        gates_of_output = None
-        for parameter in tensors[1:]:
-            for dim in range(min(parameter.dim(), 2)):
-                gates = self._axes.get((id(parameter), dim))
-                if gates is not None and parameter.dim() > 1 and dim == input_dim:
-                    self.found.append((gates, channel_dim, tensors[0]))
-                elif gates is not None:
-                    gates_of_output = gates
-        if gates_of_output is not None:
-            self._followed[id(result)] = ([len(self.found)], False)
-            self.found.append((gates_of_output, channel_dim, result))
-
-    def _follow(self, name: str, tensors: list[Tensor], result: Tensor) -> None:
-        """Replace maps by the output of an activation, or by their first sum with another tensor."""
-        activates, maps = name in _ACTIVATIONS, []
-        for tensor in tensors:
-            numbers, added = self._followed.get(id(tensor), ([], False))
-            if tensor.shape == result.shape and (activates or not added):
-                maps += numbers
-                self._followed.pop(id(tensor), None)
-        for number in maps:
-            gates, channel_dim, before = self.found[number]
-            self._alive.append(before)
-            self.found[number] = (gates, channel_dim, result)
-        if maps and not activates:
-            self._followed[id(result)] = (maps, True)
+    by_channel = [(gates, maps.movedim(dim, 1)) for gates, dim, maps in found]
+    return [(gates, m.reshape(*m.shape[:2], m.shape[2] if m.dim() > 3 else 1, -1)) for gates, m in by_channel]
 
 
 IMAGES = 500
