@@ -7,12 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-import depl0
-from depl0.app.runs.records import gates_line, settled_epoch
+from depl0.app.runs.records import settled_epoch
 from depl0.surgery.files import file_size, save
-from tests.networks.tiny import SIDE, TinyNet, run, tiny_gated, tiny_recipe
+from tests.networks.tiny import TinyNet, run, tiny_gated, tiny_recipe
 
 pytestmark = pytest.mark.usefixtures("remembered_plans")
 
@@ -80,18 +78,6 @@ def test_the_summary_knows_sizes(finished: tuple[Path, dict[str, Any]]) -> None:
     assert summary["compact"]["file_bytes"] == (folder / "compact" / "compact.safetensors").stat().st_size
     assert summary["compact"]["file_bytes"] < summary["dense"]["file_bytes"]
     assert summary["dense"]["latency_ms_32"] > 0
-
-
-def test_gates_of_a_host_that_was_cut_before_know_their_channels() -> None:
-    gated = tiny_gated()
-    gates = torch.ones(14)
-    gates[[1, 3, 6]] = 0  # two of conv1, the first of conv2
-    gated.fix_gates(gates)
-    again = depl0.attach(gated.extract(), torch.randn(1, 1, SIDE, SIDE))
-    line = gates_line(again)
-    assert line["kept"] == {"conv1": [0, 2, 4, 5], "conv2": [1, 2, 3, 4, 5, 6, 7]}
-    assert [len(line["open"][name]) for name in ("conv1", "conv2")] == [4, 7]
-    assert "kept" not in gates_line(gated)
 
 
 def test_the_file_size_is_that_of_the_file(tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ def test_everything_is_in_the_log_too(tmp_path: Path, capsys: pytest.CaptureFixt
     lines = [line[21:] for line in (tmp_path / "log.txt").read_text().splitlines()]
     assert lines == [
         "a [note]",
-        "search 2/4  loss 0.512  accuracy 91.70 %  MACs expected 51.2% kept 49.8%  a few seconds left",
+        "search 2/4  loss 0.512  accuracy 91.70 %  MACs expected 51.2% kept 49.8%  0:00:00 left",
         "in between",
     ]
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, final
 
@@ -128,7 +129,7 @@ class Plain(Reporter):
             self._first_epoch = line["epoch"] - 1
         done, left = line["epoch"] - self._first_epoch, self._epochs - line["epoch"]
         seconds = (time.monotonic() - self._start) / max(done, 1) * left
-        remaining = f"  {duration(seconds)} left" if left else ""
+        remaining = f"  {timedelta(seconds=round(seconds))} left" if left else ""
         self._line(f"{self._phase} {line['epoch']}/{self._epochs}  {describe(line, self._metric)}{remaining}")
         self._shown.epoch(line)
 
@@ -233,16 +234,3 @@ def describe_step(line: dict[str, Any], metric: Metric = ACCURACY) -> str:
     value = metric.show(line[f"train_{metric.name}"])
     numbers = f"loss {line['loss']:.3f}  {metric.label} {value} (training)  lr {line['lr']:.3g}"
     return f"epoch {line['epoch']} step {line['step']}/{line['steps']}  {numbers}"
-
-
-def duration(seconds: float) -> str:
-    """Format an estimated duration, rounded to its likely precision.
-
-    >>> [duration(seconds) for seconds in (3, 45, 150, 5400, 100_000)]
-    ['a few seconds', 'about 45 s', 'about 2 min', 'about 1.5 h', 'about 28 h']
-    """
-    if seconds < 10:
-        return "a few seconds"
-    if seconds < 120:
-        return f"about {seconds:.0f} s"
-    return f"about {seconds / 60:.0f} min" if seconds < 5400 else f"about {seconds / 3600:.2g} h"

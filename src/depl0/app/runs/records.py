@@ -18,7 +18,7 @@ from depl0.gates.hard_concrete import closing_log_alpha, open_probability
 from depl0.host.inputs import ExampleInputs
 from depl0.latency import Speedup, speedup, summarise, time_networks
 from depl0.surgery.files import file_size
-from depl0.surgery.record import CompactRecord, record_of
+from depl0.surgery.record import CompactRecord
 
 CHANGE = 0.01
 """fraction of the gates that may differ from the final set while a search counts as settled"""
@@ -34,14 +34,9 @@ ROUNDS = 31
 
 
 def gates_line(gated: GatedModel) -> dict[str, Any]:
-    """Return open probabilities by group.
-
-    If the host was cut before, ``kept`` has the gates' channels in the dense network.
-    """
+    """Return open probabilities by group."""
     scaled = (gated.open_probability().detach() * SCALE).round().int().tolist()
-    line: dict[str, Any] = {"open": {group.name: scaled[group.gates] for group in gated.plan.groups}}
-    kept = _dense_channels(gated.host, {group.name: group.size for group in gated.plan.groups})
-    return {**line, "kept": kept} if kept else line
+    return {"open": {group.name: scaled[group.gates] for group in gated.plan.groups}}
 
 
 def settled_epoch(lines: Sequence[Mapping[str, Any]], final: Sequence[float], rule: str) -> float | None:
@@ -65,15 +60,6 @@ def settled_epoch(lines: Sequence[Mapping[str, Any]], final: Sequence[float], ru
             break
         settled = epoch
     return float(settled)
-
-
-def _dense_channels(host: nn.Module, sizes: dict[str, int]) -> dict[str, list[int]]:
-    """Return the channels of the dense network that the gates of each group in a compact host belong to."""
-    record = record_of(host)
-    if record is None:
-        return {}
-    found = {name: record.positions.get((f"{name}.weight", 0)) for name in sizes}
-    return {name: p.tolist() for name, p in found.items() if p is not None and len(p) == sizes[name]}
 
 
 def describe_gates(gated: GatedModel, penalty_weight: float | None) -> dict[str, Any]:
