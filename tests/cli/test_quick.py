@@ -69,9 +69,9 @@ def test_recipes_lists_every_field(type_command: Type) -> None:
     assert {field["name"] for field in fields} == {
         f"{title}.{name}" for title, kind in SECTIONS.items() for name in kind.model_fields
     }
-    assert all(field["type"] and field["description"] for field in fields)
+    assert all(field["description"] for field in fields)
     only = type_command("recipes fields penalty").out
-    assert "penalty.kind: params, macs, groups, chain, groups-k2 (default: params)" in only
+    assert "penalty.kind (default: params)" in only
     assert "search.epochs" not in only
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any
 
 import annotated_types as at
 from pydantic import AfterValidator, BaseModel, ConfigDict, Strict, ValidationError
@@ -120,25 +119,6 @@ def _hint(errors: Sequence[Any], value: Any) -> str | None:
         return suggest_fraction(value)
     known = [name for context in contexts for name in re.findall(r"'([^']+)'", str(context.get("expected", "")))]
     return did_you_mean(value, known) if isinstance(value, str) else None
-
-
-_KINDS = {bool: "true or false", int: "integer", float: "number", str: "text", tuple: "list", dict: "table"}
-
-
-def describe_type(kind: Any) -> str:
-    """Describe the type of a field in a few words.
-
-    >>> describe_type(Literal["relu", "gelu"] | None), describe_type(Positive | tuple[Positive, Positive])
-    ('relu, gelu', 'integer or list')
-    """
-    origin = get_origin(kind)
-    if origin is Annotated:
-        return describe_type(kind.__origin__)
-    if origin is Literal:
-        return ", ".join(get_args(kind))
-    if origin in (Union, UnionType):
-        return " or ".join(describe_type(each) for each in get_args(kind) if each is not NoneType)
-    return _KINDS.get(origin or kind, "value")
 
 
 def shown(value: object) -> str:

@@ -50,7 +50,7 @@ def fields_command(
     section: Annotated[str | None, typer.Argument(help="Only this section, e.g. search.")] = None,
     as_json: Annotated[bool, JSON] = False,
 ) -> None:
-    """List every recipe field that --set can change, with its type and default."""
+    """List every recipe field that --set can change, with its default."""
     from textwrap import fill
 
     from depl0._util.registry import unknown
@@ -65,7 +65,7 @@ def fields_command(
         return
     for field in found:
         default = "required" if field["required"] else f"default: {field['default']}"
-        echo(f"{field['name']}: {field['type']}" + ("" if field["default"] == "none" else f" ({default})"))
+        echo(field["name"] + ("" if field["default"] == "none" and not field["required"] else f" ({default})"))
         echo(fill(field["description"], 100, initial_indent="    ", subsequent_indent="    "))
 
 

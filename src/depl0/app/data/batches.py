@@ -254,11 +254,6 @@ class Placement:
             tensor = tensor.to(self.device, non_blocking=True)
             if tensor.dtype != torch.uint8 or tensor.ndim != 4:
                 return tensor
-            if tensor.shape[1] not in self.normalise:
-                raise DataError(
-                    "the images of a batch must all be floats, or all uint8 with as many channels, got both.",
-                    hint="convert all images in the Dataset.",
-                )
             if self.sides is not None and tensor.shape[2:] != self.sides:
                 tensor = _resize(tensor, self.sides)
             return self.normalise[tensor.shape[1]](tensor if crop is None else crop(tensor))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from depl0.app.models.spec import check_known, import_library
@@ -19,17 +18,13 @@ def published_preprocessing(spec: str) -> Fields:
     check_known(library, name)
     if library == "timm":
         config = import_library("timm").get_pretrained_cfg(name)
-        return {} if config is None else _of_timm(config.to_dict())
+        if config is None:
+            return {}
+        return _fields(config.input_size[1:], config.crop_pct, config.interpolation, config.mean, config.std)
     weights = import_library("torchvision").get_model_weights(name)
     made = weights.DEFAULT.transforms()
     crop, resized = made.crop_size[0], made.resize_size[0]
     return _fields((crop, crop), crop / resized, str(made.interpolation.value), made.mean, made.std)
-
-
-def _of_timm(config: Mapping[str, Any]) -> Fields:
-    _, height, width = config["input_size"]
-    interpolation = str(config.get("interpolation", ""))
-    return _fields((height, width), config.get("crop_pct"), interpolation, config.get("mean"), config.get("std"))
 
 
 def _fields(sides: tuple[int, int], crop_share: float | None, interpolation: str, mean: Any, std: Any) -> Fields:

@@ -103,19 +103,11 @@ def describe(name: str) -> str:
     """Describe a recipe in one line.
 
     >>> describe("vgg16-cifar10-paper-l0-hc")
-    "The paper's VGG16 on CIFAR-10, as printed. L0-HC, 300 epochs, λ = 5e-07 on groups."
+    "The paper's VGG16 on CIFAR-10, as printed. l0-hc, 300 + 0 epochs."
     """
     recipe = get(name)
-    epochs = f"{recipe.search.epochs}"
-    if recipe.finetune.epochs:
-        epochs += f" + {recipe.finetune.epochs}"
-    if recipe.gates.budget is not None:
-        aim = f"budget {recipe.gates.budget:.0%} of {recipe.gates.of}"
-    else:
-        aim = f"λ = {recipe.penalty.weight:g} on {recipe.penalty.kind}"
-    gates = recipe.gates
-    method = {"dep-l0": f"Dep-L0 {gates.direction}", "l0-hc": "L0-HC"}.get(gates.method, f"Channels by {gates.method}")
-    return f"{_tables()[name]['title']} {method}, {epochs} epochs, {aim}."
+    epochs = f"{recipe.search.epochs} + {recipe.finetune.epochs} epochs"
+    return f"{_tables()[name]['title']} {recipe.gates.method}, {epochs}."
 
 
 def find(name_or_file: str) -> Recipe:

@@ -302,12 +302,6 @@ class WeightOptimizerSection(Section):
     warmup_epochs: NonNegative = 0.0
     """Epochs over which the rate rises from 0."""
 
-    @model_validator(mode="after")
-    def _check_sgd(self) -> Self:
-        if self.nesterov and self.momentum == 0:
-            raise refusal("weight_optimizer.momentum", "above 0 where nesterov is true", self.momentum)
-        return self
-
 
 @final
 class GateOptimizerSection(Section):

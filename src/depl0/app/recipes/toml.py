@@ -18,7 +18,6 @@ from pydantic.fields import FieldInfo
 from depl0._util import io
 from depl0._util.registry import nearest, question
 from depl0.app.recipes.recipe import SECTIONS, Recipe
-from depl0.app.schema import describe_type
 from depl0.errors import InputError
 
 if sys.version_info >= (3, 11):
@@ -123,7 +122,7 @@ def _unknown(key: str) -> InputError:
 
 
 def describe_fields(titles: Sequence[str]) -> list[dict[str, Any]]:
-    """Return name, type, default and description of every field in some sections.
+    """Return name, default and description of every field in some sections.
 
     >>> describe_fields(["penalty"])[0]["name"], describe_fields(["penalty"])[2]["default"]
     ('penalty.weight', 'count')
@@ -131,7 +130,6 @@ def describe_fields(titles: Sequence[str]) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{title}.{name}",
-            "type": describe_type(field.annotation),
             "required": field.is_required(),
             "default": "none" if field.is_required() else _as_text(field.default),
             "description": " ".join((field.description or "").split()),
