@@ -13,7 +13,6 @@ from depl0.gated import GatedModel
 from depl0.search.calibration import Calibration, Loss
 from depl0.search.config import SearchChanges, SearchConfig
 from depl0.search.search import Search
-from depl0.search.state import SearchListener
 
 
 class SearchHolder:
@@ -31,12 +30,11 @@ class SearchHolder:
         loss: Loss | None = None,
         averages: Iterable[nn.Module] = (),
         config: SearchConfig | None = None,
-        listener: SearchListener | None = None,
         **changes: Unpack[SearchChanges],
     ) -> None:
         self._name, self._steps, self._averages = gated, steps, list(averages)
         self._calibration = Calibration.of(calibrate, loss)
-        self._settings: dict[str, Any] = {"config": config, "listener": listener, **changes}
+        self._settings: dict[str, Any] = {"config": config, **changes}
         self._search: Search | None = None
         self._compact: nn.Module | None = None
 

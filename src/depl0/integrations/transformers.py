@@ -77,7 +77,6 @@ class SearchCallback(SearchHolder, TrainerCallback, ExportableState):  # type: i
         loss: the loss of the task, if batches are pairs (inputs, targets).
         averages: modules that hold a copy of the network.
         config: configuration of the search; defaults to ``SearchConfig()``.
-        listener: receives the events of the search.
         changes: fields of the configuration to set.
     """
 

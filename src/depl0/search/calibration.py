@@ -25,14 +25,14 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
 
-from depl0._util.process import read_as_user, with_user_defaults
+from depl0._util.process import read_as_user
 from depl0._util.random import isolated_random
 from depl0._util.user_code import call_of_user
 from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.host.copies import run_host
 from depl0.host.inputs import ExampleInputs, as_tensors, output_tensors
-from depl0.host.network import annotate_forward_errors, evaluation_mode, first_line
+from depl0.host.network import annotate_forward_errors, evaluation_mode
 from depl0.search.recovery.memory import BATCH
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
@@ -94,8 +94,6 @@ class Calibration:
                 hint="pass a data loader or a list of batches.",
             )
         if isinstance(batches, DataLoader):
-            if loss is not None and (batch := _sample_batch(batches)) is not None:
-                pair_of(batch)
             batches = independent_loader(batches)
         if not _has_length(batches):
             batches = _first(read_as_user(batches))  # it may not be readable a second time
@@ -152,21 +150,6 @@ def pair_of(batch: Any, when: str = "with a loss") -> tuple[Any, Any]:
     )
 
 
-def _sample_batch(loader: DataLoader[Any]) -> Any:
-    """Return a batch of a loader's first examples without starting its workers or moving its random state.
-
-    None if the data set is not indexed by numbers.
-    """
-    dataset: Any = loader.dataset
-    if not loader._auto_collation:
-        return None
-    try:
-        with isolated_random():
-            return with_user_defaults(loader.collate_fn, [with_user_defaults(dataset.__getitem__, 0)])
-    except Exception:  # a stream, other keys, or batches made elsewhere
-        return None
-
-
 def _check(host: nn.Module, inputs: Any, name: str, tried: set[Any]) -> None:
     """Raise an error for a batch that contains NaN or on which the network fails."""
     example = ExampleInputs.of(tuple(inputs) if isinstance(inputs, list) else inputs, name)
@@ -175,16 +158,8 @@ def _check(host: nn.Module, inputs: Any, name: str, tried: set[Any]) -> None:
     kind = tuple((tensor.dtype, tensor.shape[1:]) for tensor in example.tensors())
     if kind not in tried:
         tried.add(kind)
-        try:
+        with annotate_forward_errors(host, example, name):
             run_host(host, example.first())
-        except Exception as error:
-            with annotate_forward_errors(host, example, name):
-                run_host(host, example)
-            raise InputError(
-                f"the network runs on {name}, but not on its first example alone ({first_line(error)}): its code "
-                "depends on the number of examples.",
-                hint="write x.shape[0] instead of the number, for example x.view(x.shape[0], -1).",
-            ) from error
 
 
 def _has_length(batches: Any) -> bool:

@@ -28,8 +28,6 @@ from depl0.search.importance import first_scores
 from depl0.search.reconstruction import reconstruction_scores
 from depl0.search.recovery.compensation import compensate
 from depl0.search.state import (
-    Cut,
-    SearchListener,
     SearchState,
     closed_streak,
     closing_gates,
@@ -74,7 +72,6 @@ class Search:
         loss: the loss of the task, ``loss(outputs, targets)``, if batches are pairs (inputs, targets). None: batches
             may be inputs alone, targets are not used, and channels are scored by the change of the outputs.
         config: the configuration; by default ``SearchConfig()``.
-        listener: callbacks.
         state: the result of ``state_dict``, to continue a search. Load the gated model's own state first.
         changes: fields of :class:`SearchConfig` to set.
 
@@ -102,7 +99,6 @@ class Search:
         calibrate: Calibration | Iterable[Any] | None = None,
         loss: Loss | None = None,
         config: SearchConfig | None = None,
-        listener: SearchListener | None = None,
         state: Mapping[str, Any] | None = None,
         **changes: Unpack[SearchChanges],
     ) -> None:
@@ -117,7 +113,6 @@ class Search:
         self.config = (config or SearchConfig()).changed(**changes)
         self._optimizers, self._averages = list(optimizers), list(averages)
         self._calibration = Calibration.of(calibrate, loss, gated)
-        self._listener = listener or SearchListener()
         self._state = SearchState()
         self._has_begun = False
         self._host = gated.host_state()
@@ -155,15 +150,13 @@ class Search:
     def freeze(self) -> Freezing:
         """Freeze the gates within the budget and re-estimate batch-norm statistics; the network stays gated."""
         self._release()
-        with self._listener.freezing():
-            freezing = freeze_network(
-                self.gated,
-                calibration=self._calibration,
-                compensated=self.config.compensate,
-                renewed=self.config.renew_statistics,
-            )
-            self._state.frozen = True
-            self._listener.frozen(freezing)
+        freezing = freeze_network(
+            self.gated,
+            calibration=self._calibration,
+            compensated=self.config.compensate,
+            renewed=self.config.renew_statistics,
+        )
+        self._state.frozen = True
         return freezing
 
     @library_defaults()
@@ -196,10 +189,7 @@ class Search:
             return False
         self._check_optimizers()  # before anything is changed: an optimizer may hold more than when the search began
         gated.remove(closing)
-        shrunk = gated.cut()
-        self._carry(shrunk)
-        share = gated.expected.rounded(gated.kept.float()).macs / gated.dense_cost.macs
-        self._listener.cut(Cut(self._state.done, share, int(gated.removed.sum())))
+        self._carry(gated.cut())
         return True
 
     @property

@@ -13,7 +13,6 @@ penalty alone was never judged either.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -21,7 +20,6 @@ from torch import Tensor
 
 from depl0.config import GateConfig
 from depl0.gates import hard_concrete
-from depl0.search.freezing import Freezing
 from depl0.select.rounding import removable_in_steps
 from depl0.select.snapshot import Snapshot
 
@@ -33,30 +31,6 @@ LEAST_GAIN = 0.1
 """Fraction of the remaining MACs that a cut must save."""
 _NEVER = -(2**62)
 """Initial streak of a gate that starts closed: it never becomes long enough."""
-
-
-@dataclass(frozen=True)
-class Cut:
-    """Channels were cut out of the network."""
-
-    step: int
-    macs_share: float
-    """Fraction of the original MACs that remains to be trained."""
-    gates_removed: int
-
-
-class SearchListener:
-    """Search callbacks; override as needed."""
-
-    def freezing(self) -> AbstractContextManager[object]:
-        """Return a context manager around the freezing of the gates."""
-        return nullcontext()
-
-    def frozen(self, freezing: Freezing) -> None:
-        """Handle the frozen gates, still inside :meth:`freezing`."""
-
-    def cut(self, cut: Cut) -> None:
-        """Handle a cut, after which the network is smaller."""
 
 
 @dataclass

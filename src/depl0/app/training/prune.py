@@ -43,7 +43,6 @@ from depl0.search.one_shot import note_agreement
 from depl0.search.recovery.distillation import BLOCKS, DistillationLoss
 from depl0.search.recovery.outputs import compare_by, measure_agreement
 from depl0.search.recovery.self_distillation import VALUE_BLOCKS, distill
-from depl0.search.state import Cut
 from depl0.surgery.record import apply_record, record_of, remember
 
 JUDGING_INPUTS = 256
@@ -199,8 +198,7 @@ def _cut_closed(session: Session, gated: GatedModel) -> None:
     if session.recipe.search.cut != "never" and bool((closed & ~gated.removed).any()):
         gated.remove(closed)
         gated.cut()
-        share = gated.expected.rounded(gated.kept.float()).macs / gated.dense_cost.macs
-        record_cut(session, Cut(session.global_step, share, int(gated.removed.sum())), "finetune", 0.0)
+        record_cut(session, gated, "finetune", 0.0)
     gated.fix_gates(gates)
 
 

@@ -1,7 +1,6 @@
 """The search of a run, which selects channels by learned gates or by scores, and its record.
 
-:class:`depl0.Search` decides about the gates; :class:`SearchRecorder` records its steps, and :class:`SearchPhase`
-drives it from the loop. The search holds the recorder and the phase holds both; neither holds the phase.
+:class:`depl0.Search` decides about the gates, and :class:`SearchPhase` drives it from the loop.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import asdict, fields
 from itertools import islice
 from typing import Any, final
@@ -41,7 +40,6 @@ from depl0.search.config import SearchConfig
 from depl0.search.freezing import Freezing, freeze_network
 from depl0.search.rounds import cut_in_rounds
 from depl0.search.search import Search
-from depl0.search.state import Cut, SearchListener
 from depl0.select.gates import select_gates
 
 _SCORES_EPOCH, _STATISTICS_EPOCH, _JUDGING_EPOCH = 1_000_000, 1_000_001, 1_000_002
@@ -59,7 +57,8 @@ def search(session: Session, gated: GatedModel) -> None:
     else:
         phase = SearchPhase(session, gated)
         run_phase(session, phase)
-        phase.search.freeze()
+        before = score_before_freezing(session, gated)
+        record_freezing(session, gated, phase.search.freeze(), before)
 
 
 # -- learned gates ---------------------------------------------------------------------------------------------------
@@ -82,14 +81,13 @@ class SearchPhase(Phase):
             clip_norm=recipe.search.clip_norm,
             distillation=session.distillation,
         )
-        self.gated, self.penalty_weight = gated, penalty.weight
+        self._session, self.gated, self.penalty_weight = session, gated, penalty.weight
         self.search = Search(
             gated,
             recipe.search.epochs * steps,
             optimizers=[self.optimizers[0].optimizer],
             calibrate=calibration(session),
             config=search_config(recipe, session.trained),
-            listener=SearchRecorder(session, gated),
         )
         has_penalty = self.penalty_weight is not None
         self._penalised = Penalised(gated, penalty.kind, penalty.scale) if has_penalty else None
@@ -110,33 +108,11 @@ class SearchPhase(Phase):
 
     def before_step(self) -> bool:
         """Advance the search; returns True if the network shrank."""
-        return self.search.step()
-
-
-@final
-class SearchRecorder(SearchListener):
-    """Records the steps of a search in the run's state, in ``metrics.jsonl`` and with the reporter."""
-
-    def __init__(self, session: Session, gated: GatedModel) -> None:
-        self._session, self.gated, self._score_before = session, gated, 0.0
-
-    @contextmanager
-    def freezing(self) -> Iterator[None]:
-        """Measure the network before its gates are frozen."""
-        self._score_before = score_before_freezing(self._session, self.gated)
-        yield
-
-    def frozen(self, freezing: Freezing) -> None:
-        """Record the frozen gates."""
-        record_freezing(self._session, self.gated, freezing, self._score_before)
-
-    def cut(self, cut: Cut) -> None:
-        """Record that the network shrank."""
-        record_cut(self._session, cut, "search", self._in_epochs(cut.step))
-
-    def _in_epochs(self, step: int) -> float:
-        epoch, rest = divmod(step, self._session.data.train.steps)
-        return epoch + rest / self._session.data.train.steps
+        shrank = self.search.step()
+        if shrank:
+            epoch, rest = divmod(self.search.done - 1, self._session.data.train.steps)
+            record_cut(self._session, self.gated, "search", epoch + rest / self._session.data.train.steps)
+        return shrank
 
 
 @final
@@ -292,11 +268,12 @@ def record_freezing(session: Session, gated: GatedModel, freezing: Freezing, bef
     session.reporter.note(f"gates frozen: {share:.1%} of the {COSTS[of]} left, {value}")
 
 
-def record_cut(session: Session, cut: Cut, phase: PhaseName, epoch: float) -> None:
+def record_cut(session: Session, gated: GatedModel, phase: PhaseName, epoch: float) -> None:
     """Record that the network shrank."""
-    session.state.compactions.append({"epoch": epoch, "step": session.global_step, "macs_share": cut.macs_share})
-    session.log_event("compaction", epoch, phase, macs_share=cut.macs_share, gates_gone=cut.gates_removed)
-    session.reporter.note(f"network shrunk to {cut.macs_share:.1%} of the MACs")
+    share = gated.expected.rounded(gated.kept.float()).macs / gated.dense_cost.macs
+    session.state.compactions.append({"epoch": epoch, "step": session.global_step, "macs_share": share})
+    session.log_event("compaction", epoch, phase, macs_share=share, gates_gone=int(gated.removed.sum()))
+    session.reporter.note(f"network shrunk to {share:.1%} of the MACs")
 
 
 # -- calibration -----------------------------------------------------------------------------------------------------
