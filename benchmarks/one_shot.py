@@ -103,7 +103,7 @@ def scores_of(method: str, gated: GatedModel, batches: list[Images]) -> Tensor:
 def cut(gated: GatedModel, is_open: Tensor, recovery: str, batches: list[Images]) -> nn.Module:
     """Return the compact network with these gates open, after recovery without training."""
     if recovery.startswith("compensation"):
-        compensate(gated, ~is_open, [images for images, _ in batches])
+        compensate(gated, is_open, [images for images, _ in batches])
     gated.fix_gates(is_open.float())
     compact = gated.extract()
     if recovery.endswith("statistics"):

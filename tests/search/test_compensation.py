@@ -39,7 +39,7 @@ def test_a_combination_of_others_goes_without_a_loss(kind: str) -> None:
     test = inputs(*shape, count=3)[2]
     wanted = gated.host(test)
     old = state_of(gated.host)
-    report = compensate(gated, closing(gated, 2), batches)
+    report = compensate(gated, ~closing(gated, 2), batches)
 
     gated.fix_gates((~closing(gated, 2)).float())
     torch.testing.assert_close(gated(test), wanted, rtol=1e-6, atol=1e-6)
@@ -70,7 +70,7 @@ def test_a_constant_goes_into_the_bias_or_into_the_norm_behind() -> None:
         batches = inputs(2, 8, 8)
         gated = gated_of(Normed(norm_behind), batches)
         wanted, old = gated.host(batches[0]), state_of(gated.host)
-        compensate(gated, closing(gated, 1), batches)
+        compensate(gated, ~closing(gated, 1), batches)
         gated.fix_gates((~closing(gated, 1)).float())
         torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-6, atol=1e-6)
         assert not torch.equal(gated.host.state_dict()[name], old[name])
@@ -93,7 +93,7 @@ def test_a_residual_group_with_two_readers() -> None:
     batches = inputs(2, 6, 6)
     gated = gated_of(twin_stream(), batches)
     wanted = gated.host(batches[1])
-    report = compensate(gated, closing(gated, 3), batches)
+    report = compensate(gated, ~closing(gated, 3), batches)
     gated.fix_gates((~closing(gated, 3)).float())
     torch.testing.assert_close(gated(batches[1]), wanted, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(gated.extract()(batches[1]), gated(batches[1]))
@@ -104,7 +104,7 @@ def test_a_depthwise_layer_follows_its_changed_inputs() -> None:
     torch.manual_seed(0)
     host, batches = Coupled(), inputs(2, 6, 6, count=8)
     gated = gated_of(host, batches)
-    report = compensate(gated, closing(gated, 0, 1), batches)
+    report = compensate(gated, ~closing(gated, 0, 1), batches)
     depthwise = next(entry for entry in report if entry.layer == "depthwise")
     assert 0 < depthwise.after < 0.98 * depthwise.before
 
@@ -128,7 +128,7 @@ def test_it_makes_up_for_errors_of_the_shortcut() -> None:
     gated = gated_of(Added(), batches)
     wanted = gated.host(batches[0])
     closed = closing(gated, *range(6))  # two of eight channels stay: the branch alone knows the rest
-    report = compensate(gated, closed, batches)
+    report = compensate(gated, ~closed, batches)
     gated.fix_gates((~closed).float())
     assert next(entry for entry in report if entry.layer == "skip").after > 0.01
     torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-5, atol=1e-5)
@@ -142,7 +142,7 @@ def test_wide_layers_are_fitted_by_channels(monkeypatch: pytest.MonkeyPatch) -> 
     batches = inputs(*shape)
     gated = gated_of(Plain(first, reader, between), batches)
     wanted = gated.host(batches[0])
-    report = compensate(gated, closing(gated, 2), batches)
+    report = compensate(gated, ~closing(gated, 2), batches)
     gated.fix_gates((~closing(gated, 2)).float())
     torch.testing.assert_close(gated(batches[0]), wanted, rtol=1e-6, atol=1e-6)
     assert report[0].after < 1e-6
@@ -161,7 +161,7 @@ def test_gates_on_a_readers_own_weights_and_gates_between_0_and_1() -> None:
     assert ("2.weight", 1) in gated.plan.sites
     gates = torch.tensor([0.5, 1.0, 0.25, 1.0])
     wanted = gated.call_with_gates(gates, batches[0])
-    compensate(gated, closing(gated, 2), batches, before=gates)
+    compensate(gated, gates * ~closing(gated, 2), batches, before=gates)
     torch.testing.assert_close(
         gated.call_with_gates(gates.masked_fill(closing(gated, 2), 0), batches[0]), wanted, rtol=1e-5, atol=1e-5
     )
@@ -177,7 +177,7 @@ def test_a_channel_that_is_opened_at_the_cut_says_nothing_new() -> None:
     after = torch.tensor([0.0, 1.0, 0.0, 0.0])
     gated.fix_gates(before)
     wanted = gated(batches[0])
-    compensate(gated, closing(gated), batches, before=before, after=after)
+    compensate(gated, after, batches, before=before)
     gated.fix_gates(after)
     torch.testing.assert_close(gated(batches[0]), wanted)
 
@@ -186,10 +186,10 @@ def test_bad_input() -> None:
     batches = inputs(2, 6, 6)
     gated = gated_of(Coupled(), batches)
     with pytest.raises(InputError, match="no calibration inputs"):
-        compensate(gated, closing(gated, 1), [])
+        compensate(gated, ~closing(gated, 1), [])
     old = state_of(gated.host)
     with pytest.raises(RuntimeError):
-        compensate(gated, closing(gated, 1), [batches[0], batches[0][:, :1]])
+        compensate(gated, ~closing(gated, 1), [batches[0], batches[0][:, :1]])
     assert all(torch.equal(t, old[n]) for n, t in gated.host.state_dict().items())
 
 
@@ -207,7 +207,7 @@ def test_a_second_fit_towards_the_original_network_is_that_of_both_cuts_at_once(
     for rounds in ([both], [first, both]):
         gated = depl0.attach(copy.deepcopy(network), batches[0][:1], generator="independent")
         for closed in rounds:
-            compensate(gated, closed & ~gated.removed, batches, after=(~closed).float(), original=network)
+            compensate(gated, ~closed, batches, original=network)
             gated.remove(closed)
         with torch.no_grad():
             outputs[len(rounds)] = gated.extract()(test)

@@ -43,7 +43,7 @@ def test_scored_compensated_and_extracted(name: str) -> None:
         closed[group.offset + group.size - 1] = group.size > 1
     scores = reconstruction_scores(gated, [inputs, inputs], "macs")
     assert scores.shape == closed.shape and bool(scores.isfinite().all())
-    report = compensate(gated, closed, [inputs, inputs])
+    report = compensate(gated, ~closed, [inputs, inputs])
     assert all(entry.after <= entry.before * 1.01 + 1e-6 for entry in report), str(report)
     gated.fix_gates((~closed).float())
     gated.extract()

@@ -50,7 +50,7 @@ def test_layers_that_are_fitted_in_bounded_memory_fit_as_well(monkeypatch: pytes
         monkeypatch.setattr(compensation, "activations_for", lambda _, limit=limit: limit)
         gated, wanted = gated_network(), Pyramid()
         wanted.load_state_dict(gated.host.state_dict())
-        compensate(gated, closed, [images(256)])
+        compensate(gated, ~closed, [images(256)])
         gated.fix_gates((~closed).float())
         test = torch.randn(64, 1, 16, 16, generator=torch.Generator().manual_seed(1))
         with torch.no_grad():

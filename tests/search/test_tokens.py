@@ -48,7 +48,7 @@ def test_the_fit_follows_most_tokens() -> None:
     network, (x,) = Residual().double(), tokens()
     wanted = network(x).detach()
     gated = gated_of(network, [x])
-    compensate(gated, torch.tensor([False, True, False]), [x])
+    compensate(gated, torch.tensor([1.0, 0.0, 1.0]), [x])
     gated.fix_gates(torch.tensor([1.0, 0.0, 1.0]))
     error = (gated.extract()(x).detach() - wanted).square().sum(-1) / wanted.square().sum(-1)
     assert float(error[:, 1:].mean()) < 1e-3
@@ -81,7 +81,7 @@ def test_a_tied_output_layer_is_scored_and_refitted_and_stays_tied() -> None:
     assert int(errors.argmin()) in (0, 1, 2) and float(errors.min()) < 1e-2 * float(errors.max())
     gates = torch.ones(gated.plan.num_gates)
     gates[hidden.offset] = 0
-    done = compensate(gated, gates == 0, [tokens])
+    done = compensate(gated, gates, [tokens])
     gated.fix_gates(gates)
     pruned = gated.extract()
     assert "embed" in {fitted.layer for fitted in done}  # by the first name of its weight
@@ -124,5 +124,5 @@ def test_within_autocast_later_layers_read_what_a_refitted_layer_computes() -> N
     gated = depl0.attach(Doubled().eval(), x[:1], generator="independent", groups=["up"])
     closed = torch.arange(gated.plan.num_gates) == 1
     with torch.autocast("cpu", torch.bfloat16):
-        done = compensate(gated, closed, [x])
+        done = compensate(gated, ~closed, [x])
     assert {fitted.layer: fitted for fitted in done}["out"].before < 1e-3

@@ -65,26 +65,12 @@ def freeze_network(
     gated.free_gates()
     before = None if scores is not None else gated.evaluation_gates()
     selection, latency = _selected(gated, config, scores)
-    fitted, renewed = _fit(gated, selection.gates, before, calibration, compensated, renewed, original)
-    return Freezing(selection.gates, selection.forced, renewed, fitted, latency)
-
-
-def _fit(
-    gated: GatedModel,
-    gates: Tensor,
-    before: Tensor | None,
-    calibration: Calibration | None,
-    compensated: bool,
-    renewed: bool,
-    original: nn.Module | None = None,
-) -> tuple[tuple[Fitted, ...] | None, bool]:
-    """Fix these gates and adjust the network; return the refit, and True if statistics were re-estimated."""
     fitted: tuple[Fitted, ...] | None = None
     if compensated and calibration is not None:
-        fitted = _fitted_if_better(gated, gates, before, calibration, original)
-    gated.fix_gates(gates)
+        fitted = _fitted_if_better(gated, selection.gates, before, calibration, original)
+    gated.fix_gates(selection.gates)
     renewed = fitted is None and renewed and calibration is not None and renew_statistics(gated, calibration)
-    return fitted, renewed
+    return Freezing(selection.gates, selection.forced, renewed, fitted, latency)
 
 
 def _selected(gated: GatedModel, config: GateConfig, scores: Tensor | None) -> tuple[Selection, dict[str, Any] | None]:
@@ -116,7 +102,7 @@ def _fitted_if_better(
     """Refit for the gates that freezing closes; after a search, keep the refit only if it lowers the loss."""
     state = {} if before is None else state_copy(gated.host)
     inputs = calibration.inputs()
-    fitted = compensate(gated, gates == 0, inputs, before=before, after=gates, original=original)
+    fitted = compensate(gated, gates, inputs, before=before, original=original)
     gated.fix_gates(gates)
     absorb_bn_and_sync(gated, inputs)
     if before is None:

@@ -379,9 +379,5 @@ def _check_targets(targets: Any, loss: Loss | None) -> None:
 def _endless_pairs(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
     """Yield pairs (inputs, targets) in an endless loop, on the network's device."""
     while True:
-        found = False
         for batch in read_as_user(data):
-            found = True
             yield on_device(pair_of(batch, "with steps"), device)
-        if not found:
-            raise InputError("data gives no batches.", hint="pass a data loader or a list of batches.")

@@ -85,7 +85,7 @@ def reconstruction_scores(
     exponent, present = 1.0 if weighted else EXPONENT, ~gated.removed
     gates, price = present.float(), None
     for _ in range(1 if config is None or config.budget is None else PRICE_ROUNDS):
-        at_gates = gated.expected.value_and_gradient(gates.to(_device(gated)), counted(of))[1].double().cpu()
+        at_gates = gated.expected.value_and_gradient(gates.to(gated.device), counted(of))[1].double().cpu()
         least = 0.01 * float(at_gates.mean()) if of == "latency" else 1.0  # measured tables have flat parts
         price = at_gates.clamp_min(least) if price is None else (price * at_gates.clamp_min(least)).sqrt()
         scores = exponent * errors.log() - price.log()
@@ -93,7 +93,7 @@ def reconstruction_scores(
         scores[~present] = -4.0
         if config is not None and config.budget is not None:
             gates = select_gates(gated.snapshot(), config, scores.float()).gates
-    return scores.float().to(_device(gated))
+    return scores.float().to(gated.device)
 
 
 @torch.no_grad()
@@ -145,7 +145,7 @@ def _errors_alone(gated: GatedModel, inputs: list[ExampleInputs], modules: set[s
 
     If y is linear in the channel, this is the relative error of closing the gate. It is estimated by random signs.
     """
-    rng, gates = torch.Generator().manual_seed(0), torch.ones(gated.plan.num_gates, device=_device(gated))
+    rng, gates = torch.Generator().manual_seed(0), torch.ones(gated.plan.num_gates, device=gated.device)
     outputs: list[Tensor] = []
 
     def cut_off(_: nn.Module, args: Any, kwargs: Any) -> Any:  # gates of earlier modules
@@ -173,10 +173,6 @@ def _errors_alone(gated: GatedModel, inputs: list[ExampleInputs], modules: set[s
         for handle in handles:
             handle.remove()
     return total / max(count, 1)
-
-
-def _device(gated: GatedModel) -> torch.device:
-    return next(gated.host.parameters()).device
 
 
 @final

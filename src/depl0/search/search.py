@@ -285,9 +285,9 @@ class Search:
             threshold.advance(0.0, ramp=0.0)
         gated.start_from(scores)
         if one_shot and self.config.compensate:
-            closed = (gated.evaluation_gates().cpu() == 0) & ~gated.removed
+            gates = (gated.evaluation_gates().cpu() > 0) & ~gated.removed
             inputs = calibration.inputs()
-            compensate(gated, closed, inputs)
+            compensate(gated, gates, inputs)
             absorb_bn_and_sync(gated, inputs)
 
     def _lower_target(self) -> None:

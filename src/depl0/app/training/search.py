@@ -111,7 +111,7 @@ class SearchPhase(Phase):
         shrank = self.search.step()
         if shrank:
             epoch, rest = divmod(self.search.done - 1, self._session.data.train.steps)
-            record_cut(self._session, self.gated, "search", epoch + rest / self._session.data.train.steps)
+            record_cut(self._session, self.search.gated, "search", epoch + rest / self._session.data.train.steps)
         return shrank
 
 

@@ -69,11 +69,10 @@ class Fitted:
 
 def compensate(
     gated: GatedModel,
-    closed: Tensor,
+    gates: Tensor,
     batches: Iterable[Any],
     *,
     before: Tensor | None = None,
-    after: Tensor | None = None,
     original: nn.Module | None = None,
 ) -> tuple[Fitted, ...]:
     """Refit the layers of the host for the closing of gates, in place; then close the gates, and extract as usual.
@@ -84,22 +83,20 @@ def compensate(
 
     Args:
         gated: the gated model; its gates and modes are not changed.
-        closed: True for every gate that will be closed.
+        gates: the gates of the refitted network.
         batches: calibration inputs for the host: tensors, tuples of arguments or dicts; 1,024 images are enough.
         before: the gates of the network whose outputs are the target; by default 1 for every gate that is not removed.
-        after: the gates of the refitted network, if more changes than the closing of gates.
         original: the network whose outputs are the target, with all its channels, if the host was refitted before. The
             host starts from its weights again, because constants of an earlier refit would count twice.
     """
     plan, host = gated.host_plan, gated.host
-    before, without = _gates_around(gated, closed, before)
+    before, after = ((~gated.removed).float() if before is None else before).cpu().float(), gates.detach().cpu().float()
     if original is not None:
         before = torch.ones_like(before)
         for own, given in zip(host.parameters(), original.parameters(), strict=True):
             own.data = lazy_copy(given)
         for kept, buffer in zip(host.buffers(), original.buffers(), strict=True):
             kept.copy_(buffer)
-    after = without if after is None else after.detach().cpu().float()
     inputs = [ExampleInputs.of(batch).with_shared(plan.shared_inputs).on_device_of(host) for batch in batches]
     if not inputs:
         raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
@@ -111,12 +108,6 @@ def compensate(
     for name, value in run.changed.items():
         _tensor(host, name).data = value
     return tuple(run.fitted)
-
-
-def _gates_around(gated: GatedModel, closed: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-    open_gates = (~gated.removed).float() if before is None else before.detach().cpu().float().clone()
-    open_gates[gated.removed] = 0.0
-    return open_gates, open_gates.masked_fill(closed.cpu(), 0.0)
 
 
 def folded(plan: Plan, host: nn.Module, gates: Tensor) -> nn.Module:
@@ -228,7 +219,7 @@ class _Run:
         if not consumer.depthwise:  # columns of gates that were closed until now start from zero
             weight = weight * was_open.to(weight).view(1, -1, *[1] * (weight.dim() - 2))
         if consumer.depthwise:
-            if calls[0][1].argument("groups", 1) != len(weight):  # several filters read a channel
+            if calls[0][1].arguments.get("groups", 1) != len(weight):  # several filters read a channel
                 return
             inputs = _patches_of_channels(calls, weight)
             fit = fit_depthwise(weight, inputs, is_open, has_constant=consumer.constant is not None)

@@ -219,17 +219,17 @@ def _precise(x: Tensor) -> Tensor:
 
 
 def _batched(x: Tensor, call: LayerCall) -> Tensor:
-    return x.unsqueeze(0) if x.dim() == call.argument("weight").dim() - 1 else x
+    return x.unsqueeze(0) if x.dim() == call.arguments["weight"].dim() - 1 else x
 
 
 def _setting(call: LayerCall, name: str, default: int, count: int) -> list[int]:
-    value = call.argument(name, default)
+    value = call.arguments.get(name, default)
     values = [value] if isinstance(value, int) else list(value)
     return values * count if len(values) == 1 else values
 
 
 def _paddings(call: LayerCall, kernel: Sequence[int]) -> list[tuple[int, int]]:
-    padding = call.argument("padding", 0)
+    padding = call.arguments.get("padding", 0)
     if padding == "valid":
         return [(0, 0)] * len(kernel)
     if padding == "same":
@@ -240,7 +240,7 @@ def _paddings(call: LayerCall, kernel: Sequence[int]) -> list[tuple[int, int]]:
 
 def _under_kernels(call: LayerCall, x: Tensor) -> Tensor:
     """Return a view of a convolution's padded input: (batch, channels, output positions …, kernel positions …)."""
-    x, kernel = _batched(x, call), call.argument("weight").shape[2:]
+    x, kernel = _batched(x, call), call.arguments["weight"].shape[2:]
     paddings = _paddings(call, kernel)
     if any(before or after for before, after in paddings):
         x = F.pad(x, [side for pair in reversed(paddings) for side in pair])

@@ -8,7 +8,7 @@ any later layer runs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
@@ -28,29 +28,18 @@ class LayerCall:
     """The call of a convolution or linear layer, before it is made."""
 
     weight: str
-    call: Call
-
-    @property
-    def kind(self) -> str:
-        """The torch function: "conv2d", "linear", …"""
-        return self.call.name
-
-    def argument(self, name: str, default: Any = None) -> Any:
-        """Return an argument by its name."""
-        return self.call.arguments.get(name, default)
-
-    @property
-    def input(self) -> Tensor:
-        """The input of the layer."""
-        tensor: Tensor = self.argument("input")
-        return tensor
+    kind: str
+    """The torch function: "conv2d", "linear", …"""
+    arguments: Mapping[str, Any]
+    """The arguments by their names, as far as they were passed."""
+    input: Tensor
 
     @classmethod
     def of(cls, call: Call) -> LayerCall | None:
         """Return the layer's call, or None if a call is anything else."""
         if call.weight is None or call.name in TRANSPOSED:
             return None
-        return cls(call.weight, call)
+        return cls(call.weight, call.name, call.arguments, call.arguments["input"])
 
 
 @final

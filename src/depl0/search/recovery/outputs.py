@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0.errors import InputError
-from depl0.host.inputs import ExampleInputs, flatten_outputs, output_tensors
+from depl0.host.inputs import ExampleInputs, flatten_outputs
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import call, examples_in, on_device
 from depl0.search.recovery.distillation import SoftLoss, relative_error, soft_loss
@@ -56,7 +56,7 @@ class Comparison:
         """Return the loss for outputs: the mean over outputs of KL, or of relative squared error."""
 
         def loss(outputs: Any, wanted: Any, temperature: float) -> Tensor:
-            found, target = floating(outputs), floating(wanted)
+            found, target = named_outputs(outputs).values(), named_outputs(wanted).values()
             losses, by_values = [], self.guessed and not self.of_tokens
             for axis, own, other in zip(self.axes, found, target, strict=True):
                 error = relative_error({"": own}, {"": other})
@@ -207,7 +207,7 @@ def missing_classes(network: nn.Module, batches: list[Any], comparison: Comparis
     if comparison.axes != (1,):
         return None
     with evaluation_mode(network):
-        scores = [floating(call(network, batch))[0] for batch in batches]
+        scores = [next(iter(named_outputs(call(network, batch)).values())) for batch in batches]
     if scores[0].dim() > 2:
         return None
     classes, found = scores[0].shape[1], torch.cat([each.argmax(1).flatten() for each in scores])
@@ -240,8 +240,3 @@ def named_outputs(outputs: Any) -> dict[str, Tensor]:
 def _name(entry: Any) -> str:
     """Return a key, or a position in a list, which begins with the name of its type."""
     return str(entry.key) if isinstance(entry, pytree.MappingKey) else str(entry.idx - 1)
-
-
-def floating(outputs: Any) -> list[Tensor]:
-    """Return the floating-point tensors of a network's outputs."""
-    return [tensor for tensor in output_tensors(outputs) if tensor.is_floating_point()]
