@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0._util.distributed import all_reduce_mean, broadcast, broadcast_buffers, broadcast_parameters, is_first
+from depl0._util.distributed import broadcast, broadcast_buffers, broadcast_parameters, is_first
 from depl0.config import GateConfig
 from depl0.gated import GatedModel
 from depl0.search.calibration import Calibration
@@ -111,11 +111,9 @@ def _fitted_if_better(
     gated.host.load_state_dict(state)
     renew_statistics(gated, calibration)
     loss_without = judged(gated, calibration)
-    if loss is not None and loss_without is not None:
-        losses = all_reduce_mean(torch.stack([loss, loss_without]))
-        if not bool(losses[0] < losses[1]):
-            gated.host.load_state_dict(state)
-            return None
+    if loss is not None and loss_without is not None and not loss < loss_without:
+        gated.host.load_state_dict(state)
+        return None
     gated.host.load_state_dict(settled)
     return fitted
 

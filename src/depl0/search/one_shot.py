@@ -50,7 +50,6 @@ from depl0.search.recovery.self_distillation import (
     LR,
     PATIENCE,
     STEPS,
-    WARMUP_STEPS,
     Recovery,
     descend,
     distill,
@@ -59,9 +58,6 @@ from depl0.search.recovery.self_distillation import (
 from depl0.search.rounds import cut_in_rounds
 from depl0.select.gates import check_budget
 from depl0.surgery.record import Agreement, RecoveryRecord, record_of, remember
-
-LEAST_GAIN = 0.01
-"""Smallest relative decrease of the held-out loss for a recovery to count as useful."""
 
 
 @library_defaults()
@@ -219,7 +215,11 @@ def prune(
             note_agreement(pruned, agreement, done)
             steps_done = "" if done is None else f"{done.steps} steps, "
             progress.result(f"{steps_done}{agreement or 'not compared with the original network'}")
-            _warn_of_little_gain(done, agreement)
+            if agreement is not None and is_hopeless(agreement):
+                warn_caller(
+                    f"the pruned network has little in common with the original one: {agreement}. Ask for a larger "
+                    "budget, recover longer (recover=2000) or train it with labels (steps=…).",
+                )
             networks[share] = pruned
             if on_ready is not None:
                 with_user_defaults(on_ready, pruned)
@@ -252,21 +252,6 @@ def note_agreement(compact: nn.Module, agreement: Agreement | None, recovery: Re
     assert record is not None, "it was extracted"
     trained = None if recovery is None else RecoveryRecord(recovery.steps, recovery.before, recovery.after)
     remember(compact, replace(record, agreement=agreement, recovery=trained or record.recovery))
-
-
-def _warn_of_little_gain(recovery: Recovery | None, agreement: Agreement | None) -> None:
-    if recovery is not None and recovery.before is not None and recovery.after is not None:
-        is_whole = recovery.steps >= WARMUP_STEPS and not recovery.interrupted
-        if is_whole and recovery.after > (1 - LEAST_GAIN) * recovery.before:
-            warn_caller(
-                f"the recovery of {recovery.steps} steps gained nothing: the held-out loss went from "
-                f"{recovery.before:.3g} to {recovery.after:.3g}. Try another lr, or recover=None to save the time.",
-            )
-    if agreement is not None and is_hopeless(agreement):
-        warn_caller(
-            f"the pruned network has little in common with the original one: {agreement}. Ask for a larger budget, "
-            "recover longer (recover=2000) or train it with labels (steps=…).",
-        )
 
 
 def finetune(
@@ -379,5 +364,9 @@ def _check_targets(targets: Any, loss: Loss | None) -> None:
 def _endless_pairs(data: Iterable[Any], device: torch.device) -> Iterator[tuple[Any, Any]]:
     """Yield pairs (inputs, targets) in an endless loop, on the network's device."""
     while True:
+        found = False
         for batch in read_as_user(data):
+            found = True
             yield on_device(pair_of(batch, "with steps"), device)
+        if not found:
+            raise InputError("data gives no batches.", hint="pass a data loader or a list of batches.")

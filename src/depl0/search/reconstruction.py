@@ -42,8 +42,8 @@ from depl0.search.recovery.consumers import (
     choose_places,
     find_consumers,
     gate_values,
-    in_factors,
     output_scale,
+    own_factors,
     patches,
     reads_tokens,
     rows_for,
@@ -366,7 +366,7 @@ class _Observer:
         self.batch, self._batches, self.gates = 0, batches, gates
         self._consumers, self._added = consumers, added
         self._weights = {weight: host.get_parameter(weight) for weight in consumers}
-        self._factors = {weight: in_factors(plan, consumer, gates) for weight, consumer in consumers.items()}
+        self._factors = {weight: own_factors(plan, consumer, gates, 1) for weight, consumer in consumers.items()}
 
     def __call__(self, event: Event) -> None:
         """Process a layer's call, or the sum after it."""

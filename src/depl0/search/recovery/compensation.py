@@ -40,9 +40,8 @@ from depl0.search.recovery.consumers import (
     choose_places,
     find_consumers,
     gate_values,
-    in_factors,
-    out_factors,
     outputs_at,
+    own_factors,
     patches,
     reads_tokens,
     rows_for,
@@ -240,7 +239,7 @@ class _Run:
         moments = Moments(centred=consumer.constant is not None)
         kernel = weight[0, 0].numel()
         was_factor, factor = (
-            in_factors(self.plan, consumer, gates).repeat_interleave(kernel) for gates in (self.before, self.after)
+            own_factors(self.plan, consumer, gates, 1).repeat_interleave(kernel) for gates in (self.before, self.after)
         )
         rows = rows_for(weight) // len(calls)
         for number, (dense, cut) in enumerate(calls):
@@ -264,7 +263,7 @@ class _Run:
 
     def _inverse_scale(self, consumer: ConsumerLayer, norm_scale: Tensor | None) -> Tensor:
         """Return the factors from an error of the sum to one of the layer's output; 0 for nearly unused channels."""
-        scale = out_factors(self.plan, consumer, self.after).double() * (1.0 if norm_scale is None else norm_scale)
+        scale = own_factors(self.plan, consumer, self.after, 0).double() * (1.0 if norm_scale is None else norm_scale)
         reaches = scale.abs() > 1e-2 * scale.abs().max()
         return torch.where(reaches, 1 / torch.where(reaches, scale, 1.0), 0.0)
 
@@ -274,7 +273,7 @@ class _Run:
         row = [-1, *[1] * (old.dim() - 1)]
         column = row if consumer.depthwise else [1, -1, *row[2:]]
         weight = torch.where(is_open.view(column).to(old.device), fit.weight.to(old), old)
-        rows, columns = (factors(self.plan, consumer, self.after).to(old) for factors in (out_factors, in_factors))
+        rows, columns = (own_factors(self.plan, consumer, self.after, axis).to(old) for axis in (0, 1))
         self._note(consumer.weight, weight, weight * rows.view(row) * columns.view(column))
         if consumer.constant is None:
             return

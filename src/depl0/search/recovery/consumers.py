@@ -122,18 +122,10 @@ def output_scale(host: nn.Module, consumer: ConsumerLayer) -> Tensor:
     return gain if norm.weight is None else gain * norm.weight.detach().double().cpu()
 
 
-def in_factors(plan: Plan, consumer: ConsumerLayer, gates: Tensor) -> Tensor:
-    """Return the factors of the gates in the layer's own input weights; 1 for gates that are applied before it."""
-    if (consumer.weight, 1) not in plan.sites:
-        return torch.ones(len(consumer.gates))
-    return gate_values(consumer.gates, gates)
-
-
-def out_factors(plan: Plan, consumer: ConsumerLayer, gates: Tensor) -> Tensor:
-    """Return the factors of the gates in the layer's own output rows."""
-    if (consumer.weight, 0) not in plan.sites:
-        return torch.ones(len(consumer.out_gates))
-    return gate_values(consumer.out_gates, gates)
+def own_factors(plan: Plan, consumer: ConsumerLayer, gates: Tensor, axis: int) -> Tensor:
+    """Return the factors of the gates in the layer's own weight: of its outputs (axis 0) or inputs (axis 1)."""
+    places = consumer.gates if axis else consumer.out_gates
+    return gate_values(places, gates) if (consumer.weight, axis) in plan.sites else torch.ones(len(places))
 
 
 def gate_values(places: Tensor, gates: Tensor) -> Tensor:
