@@ -28,7 +28,6 @@ from torch.utils import _pytree as pytree
 from depl0._util.progress import report_progress
 from depl0.analysis.plan import Group, Plan
 from depl0.config import GateConfig
-from depl0.errors import InputError
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind, counted
 from depl0.host.inputs import ExampleInputs, output_tensors, without_cache
@@ -238,8 +237,6 @@ class Look:
     """
 
     def __init__(self, gated: GatedModel, inputs: list[ExampleInputs]) -> None:
-        if not inputs:
-            raise InputError("there are no calibration inputs.", hint="pass at least one batch of inputs.")
         self._plan, self._host, self._groups = gated.host_plan, gated.host, gated.plan.groups
         self._gates = (~gated.removed).float()
         is_whole = bool((self._gates == 1).all())
