@@ -229,7 +229,7 @@ class WidthInTraining(TwoConvs):
 def test_training_mode_is_compared() -> None:
     plan = depl0.plan(WidthInTraining(), image())
     assert [group.name for group in plan.groups] == ["two"]
-    assert "its number of channels changes the values (at two)" in plan.unprunable()
+    assert "its number of channels changes the values (at one)" in plan.unprunable()
 
 
 class HardlyWrong(TwoConvs):

@@ -33,7 +33,7 @@ def test_certificate_is_kept_with_the_network() -> None:
 
 
 @pytest.mark.parametrize("axis", [("two.weight", 1), ("norm.running_mean", 0)])
-def test_wrong_slices_are_caught_and_named(monkeypatch: pytest.MonkeyPatch, axis: tuple[str, int]) -> None:
+def test_wrong_slices_are_caught(monkeypatch: pytest.MonkeyPatch, axis: tuple[str, int]) -> None:
     def wrong(model: nn.Module, positions: Mapping[tuple[str, int], Tensor]) -> None:
         size = dict(model.state_dict())[axis[0]].shape[axis[1]]
         shifted = (positions[axis] + 1) % size
@@ -45,10 +45,8 @@ def test_wrong_slices_are_caught_and_named(monkeypatch: pytest.MonkeyPatch, axis
     gated = depl0.attach(host, image()).eval()
     gated.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", wrong)
-    layer = axis[0].partition(".")[0]
-    groups = {"two": "'-one', '-two'", "norm": "'-one'"}[layer]
     with pytest.raises(
-        depl0.errors.CertificateError, match=rf"first at layer {layer}\. Nothing is returned.*\nhint: .*\[{groups}\]"
+        depl0.errors.CertificateError, match=r"differs from .*Nothing is returned.*\nhint: .*\['-one'\]"
     ):
         gated.extract()
     assert all(torch.equal(value, before[name]) for name, value in host.state_dict().items())
@@ -61,7 +59,7 @@ def test_a_compact_network_that_does_not_run_is_caught(monkeypatch: pytest.Monke
     gated = depl0.attach(NoNorm(), image()).eval()
     gated.fix_gates(random_gates(gated.plan.num_gates, 1))
     monkeypatch.setattr(counting, "slice_module", half)
-    with pytest.raises(depl0.errors.CertificateError, match=r"does not run \(RuntimeError: .*first at layer two"):
+    with pytest.raises(depl0.errors.CertificateError, match=r"does not run \(RuntimeError: .*at layer two"):
         gated.extract()
 
 

@@ -21,7 +21,8 @@ class Failure:
     """The position at which a trial cut fails: the cut network cannot be run there, or computes other values."""
 
     case: str
-    layer: str
+    layer: str = ""
+    """The layer that raised; "" if only values differ."""
     line: str = ""
     """The line of forward that raised, as printed in a traceback; "" if only values differ."""
     training: bool = False
@@ -37,23 +38,28 @@ Retry: TypeAlias = Callable[[Collection[str]], "Failure | None"]
 
 
 def mark_cause(analysis: Analysis, mode: str, failure: Failure, retry: Retry) -> None:
-    """Bind a size to its channels if possible; otherwise mark the channels at fault, close to the failure.
+    """Bind a size to its channels if possible; otherwise mark the channels at fault.
 
-    All layers before the failure have run and agreed, so the fault is most likely between them and the failure. If only
-    values differ, this is an assumption: it is tried, and if it is wrong, the groups at fault are found by bisection.
+    If forward raised, these are the channels close to the failed line. If only values differ, they are most likely
+    channels over which attention sums, with a scale that depends on their number: this is tried. If it is wrong, the
+    groups at fault are found by bisection.
     """
     if _follow_attributes(analysis, failure) or _tie_sizes(analysis, failure):
         return
     labels = analysis.state.labels
-    for values, node, graph in _suspects(analysis, mode, failure):
-        owners = {labels.owner(label) for value in values for label in labels.roots(value.labels).tolist()}
-        if not failure.line and _fails_there(retry(owners), failure):
-            break
-        for value in values:
-            labels.mark_unprunable(value.labels, Reason(failure.reason, graph.layer[node]))
-        _mark_same_line(analysis, failure)
+    if not failure.line:
+        summed = [node for call in analysis.state.score_calls.values() for node in call.summed]
+        channels = [value for node in summed if isinstance(value := analysis.state.values.get(node), Channels)]
+        owners = {labels.owner(root) for value in channels for root in labels.roots(value.labels).tolist()}
+        owners = owners if owners and retry(owners) is None else set(_at_fault(analysis, retry))
+        _mark_groups(analysis, owners, failure)
         return
-    _mark_groups(analysis, _at_fault(analysis, retry), failure)
+    values, layer = next(_suspects(analysis, mode, failure), ([], ""))
+    for value in values:
+        labels.mark_unprunable(value.labels, Reason(failure.reason, layer))
+    _mark_same_line(analysis, failure)
+    if not values:
+        _mark_groups(analysis, _at_fault(analysis, retry), failure)
 
 
 def _follow_attributes(analysis: Analysis, failure: Failure) -> bool:
@@ -103,24 +109,18 @@ def _on_line(analysis: Analysis, failure: Failure) -> list[tuple[Graph, fx.Node]
     return [(graph, node) for graph, node, trace in lines if failure.line and failure.line in trace]
 
 
-def _fails_there(again: Failure | None, failure: Failure) -> bool:
-    return again is not None and (again.layer, again.training) == (failure.layer, failure.training)
-
-
-def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple[list[Channels], fx.Node, Graph]]:
+def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple[list[Channels], str]]:
     """Yield channels that may be at fault, the most likely ones first."""
     graph = next(g for g in analysis.graphs if g.mode == mode)
     at_failure = [node for node in graph.nodes if graph.layer[node] == failure.layer]
     at_failure = at_failure or _first_inside(graph, failure.layer)
-    on_line = [node for node in at_failure if failure.line and failure.line in (node.meta.get("stack_trace") or "")]
+    on_line = [node for node in at_failure if failure.line in (node.meta.get("stack_trace") or "")]
     at_failure = on_line or at_failure
     nearby = _back_to_layers(analysis, at_failure)
     sized = {node for owner, node in analysis.state.literal_size_nodes if owner is graph}
     last = max((graph.nodes.index(node) for node in at_failure), default=len(graph.nodes) - 1)
     before = graph.nodes[last::-1]
-    scores = {node for node, call in analysis.state.score_calls.items() if call.summed and not failure.line}
     for candidates in (
-        [node for node in before if node in scores and node in nearby],  # possibly scaled by the number of channels
         [node for node in before if node in sized and node in nearby],
         [node for node in at_failure if failure.layer],
         [node for node in before if node in sized],
@@ -128,7 +128,7 @@ def _suspects(analysis: Analysis, mode: str, failure: Failure) -> Iterator[tuple
     ):
         for node in candidates:
             if free := _free_inputs(analysis, node):
-                yield free, node, graph
+                yield free, graph.layer[node]
 
 
 def _at_fault(analysis: Analysis, retry: Retry) -> list[str]:
@@ -152,7 +152,8 @@ def _mark_groups(analysis: Analysis, names: Collection[str], failure: Failure) -
     labels = analysis.state.labels
     for axis in analysis.state.axes.values():
         own = [root for root in labels.roots(axis).tolist() if labels.owner(root) in names]
-        labels.mark_unprunable(torch.tensor(own, dtype=torch.long), Reason(failure.reason, failure.layer))
+        for root in own:
+            labels.mark_unprunable(torch.tensor([root]), Reason(failure.reason, labels.owner(root)))
 
 
 def _first_inside(graph: Graph, layer: str) -> list[fx.Node]:

@@ -23,7 +23,7 @@ from depl0._util.tensors import cast
 from depl0.analysis.analyse import Analysis
 from depl0.analysis.cause import Failure, mark_cause
 from depl0.analysis.plan import GroupChoice, Plan, with_alone
-from depl0.analysis.propagate import Axis, LayerUse
+from depl0.analysis.propagate import LayerUse
 from depl0.analysis.recording import user_line
 from depl0.analysis.traces import NOT_DETERMINISTIC, evaluation_copy, trace_cases
 from depl0.costs.count import Cost, cost_of_copy, warn_of_uncounted
@@ -34,7 +34,6 @@ from depl0.equivalence.comparison import (
     Subject,
     compare,
     compare_in_training,
-    first_difference,
     is_half_precision,
 )
 from depl0.errors import Depl0Error, TraceError
@@ -43,7 +42,7 @@ from depl0.host.inputs import ExampleInputs
 from depl0.host.network import check_finite, check_host
 from depl0.replacements.base import kinds
 from depl0.surgery.extraction import fold_and_cut
-from depl0.surgery.slicing import kept_gates, kept_positions
+from depl0.surgery.slicing import kept_gates
 
 __all__ = ["plan"]
 
@@ -171,22 +170,19 @@ class Trial:
                 gates[group.gates] = 1.0
         kept = kept_gates(plan, gates > 0, gates)
         compact, scaled = fold_and_cut(plan, self._model, gates, kept)
-        positions = kept_positions(plan, kept)
-        wanted, failure = self._evaluate(compact, scaled, positions)
+        wanted, failure = self._evaluate(compact, scaled)
         if failure is not None:
             return failure
-        return self._train(scaled, Subject(compact, dtype=self._dtype), positions, wanted, plan.same_in_training)
+        return self._train(scaled, Subject(compact, dtype=self._dtype), wanted, plan.same_in_training)
 
-    def _evaluate(
-        self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
-    ) -> tuple[Accepted, Failure | None]:
+    def _evaluate(self, compact: nn.Module, scaled: Mapping[str, Tensor]) -> tuple[Accepted, Failure | None]:
         """Compare in evaluation mode, the smallest case in float64 like the certificate, the others in float32.
 
         Small weights may hide errors below the rounding of float32, and a single token may hide the scale of attention.
         Therefore, after an assumption the example is compared as well. Also returns the larger network's outputs.
         """
         with attributes_kept(self._model), attributes_kept(compact):
-            precise, failure = self._evaluate_in_float64(compact, scaled, positions)
+            precise, failure = self._evaluate_in_float64(compact, scaled)
         if failure is not None:
             return precise, failure
         cases = [case for case in self._cases if all(case is not other for other in precise.cases)]
@@ -199,14 +195,12 @@ class Trial:
             raise
         except Exception as error:
             raise _UnlivelyError from error
-        failure = _difference(wanted, reference, candidate, positions, NETWORKS.float32) if cases else None
+        failure = _difference(wanted, reference, candidate, NETWORKS.float32) if cases else None
         self.covered = tuple(case.what for case in self._cases)
         given.update(zip(map(id, cases), wanted.outputs, strict=True))
         return Accepted(tuple(self._cases), tuple(given[id(case)] for case in self._cases)), failure
 
-    def _evaluate_in_float64(
-        self, compact: nn.Module, scaled: Mapping[str, Tensor], positions: Mapping[Axis, Tensor]
-    ) -> tuple[Accepted, Failure | None]:
+    def _evaluate_in_float64(self, compact: nn.Module, scaled: Mapping[str, Tensor]) -> tuple[Accepted, Failure | None]:
         """Return the cases that were compared; none if the network requires another precision inside."""
         smallest = min(self._cases[1:] or self._cases, key=lambda case: case.inputs.numbers())
         chosen = tuple(case for case in self._cases if case is smallest or (self.guessed and case is self._cases[0]))
@@ -217,18 +211,17 @@ class Trial:
             raise
         except Exception:
             return Accepted((), ()), None
-        return wanted, _difference(wanted, precise, _in_float64(compact, {}), positions, NETWORKS.float64)
+        return wanted, _difference(wanted, precise, _in_float64(compact, {}), NETWORKS.float64)
 
     def _train(
         self,
         scaled: Mapping[str, Tensor],
         candidate: Subject,
-        positions: Mapping[Axis, Tensor],
         evaluated: Accepted,
         same_in_training: bool,
     ) -> Failure | None:
         reference = Subject(self._model, scaled, self._dtype)
-        result = compare_in_training(reference, candidate, evaluated, positions, same_in_training)
+        result = compare_in_training(reference, candidate, evaluated, same_in_training)
         if result is None:
             self.refused = ("training mode",)
             return None
@@ -245,9 +238,7 @@ def _in_float64(model: nn.Module, tensors: Mapping[str, Tensor]) -> Subject:
     return Subject(model, {**buffers, **tensors}, torch.float64)
 
 
-def _difference(
-    wanted: Accepted, reference: Subject, candidate: Subject, positions: Mapping[Axis, Tensor], allowed: float
-) -> Failure | None:
+def _difference(wanted: Accepted, reference: Subject, candidate: Subject, allowed: float) -> Failure | None:
     """Return the first difference of a smaller network from the wanted outputs."""
     result = compare(wanted, candidate, allowed)
     if result.failure is not None:
@@ -260,7 +251,7 @@ def _difference(
             f"the evaluation pass of {name} gives other outputs each time, on the same input.",
             hint=NOT_DETERMINISTIC,
         )
-    return Failure(result.case.what, first_difference(reference, candidate, result.case, positions, result.allowed))
+    return Failure(result.case.what)
 
 
 def trial_gates(plan: Plan) -> Tensor:

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from depl0._util.tensors import as_precise_as_possible
 from depl0.analysis.plan import Plan
-from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, accepted_cases, has_finite_numbers, similar_cases
 from depl0.equivalence.comparison import (
     NETWORKS,
@@ -19,7 +18,6 @@ from depl0.equivalence.comparison import (
     Subject,
     compare,
     compare_in_training,
-    first_difference,
     stands_for,
 )
 from depl0.errors import CertificateError
@@ -51,7 +49,6 @@ def certify(
     compact: nn.Module,
     removals: Sequence[Removal],
     example: ExampleInputs,
-    positions: Mapping[Axis, Tensor],
     plan: Plan,
 ) -> Certificate:
     """Compare the host with gates and the pruned model.
@@ -84,13 +81,12 @@ def certify(
                     "Nothing is returned.",
                     hint="a pruned network can be compared only if randomness is for training.",
                 )
-            layer = first_difference(reference, candidate, result.case, positions, result.allowed)
-            raise _difference(result, layer, "" if result.case is wanted.cases[0] else f" ({result.case.what})", plan)
+            raise _difference(result, "" if result.case is wanted.cases[0] else f" ({result.case.what})", plan)
         covered, refused = [*wanted.covered], [*wanted.refused]
         if not removals:  # a norm folded into a constant had batch statistics in training mode
-            in_training = compare_in_training(reference, candidate, wanted, positions, plan.same_in_training)
+            in_training = compare_in_training(reference, candidate, wanted, plan.same_in_training)
             if in_training is not None and not in_training.agrees:
-                raise _difference(in_training, in_training.layer, " in training mode", plan)
+                raise _difference(in_training, " in training mode", plan)
             (refused if in_training is None else covered).append("training mode")
     if not _copy_stands_for(host, scaled, wanted):
         raise CertificateError(
@@ -117,17 +113,16 @@ def _copy_stands_for(host: nn.Module, scaled: Mapping[str, Tensor], wanted: Acce
     return stands_for(host, case.inputs, output, scaled)
 
 
-def _difference(result: Comparison, layer: str, where: str, plan: Plan) -> CertificateError:
-    """Return an error with the difference or the exception, and with the groups to exclude."""
-    gates = {int(g) for (name, _), axis in plan.axes.items() if name.rpartition(".")[0] == layer for g in axis}
-    groups = [f"-{g.name}" for g in plan.groups if g.name and gates & set(range(g.offset, g.offset + g.size))]
-    leave_out = f"leave that layer's groups out, groups={groups}" if groups else "leave the groups before it out"
+def _difference(result: Comparison, where: str, plan: Plan) -> CertificateError:
+    """Return an error with the difference or the exception, and with the way to find the group at fault."""
     differs = f"differs from the gated one by {result.error:.2g} (allowed {result.allowed:g})"
     if result.failure is not None:
-        differs = f"does not run ({type(result.failure).__name__}: {first_line(result.failure)})"
+        text = f"{type(result.failure).__name__}: {first_line(result.failure)}"
+        differs = f"does not run ({text}, at layer {result.layer or 'unknown'})"
+    first = next((group.name for group in plan.groups if group.name), "name")
     return CertificateError(
-        f"the compact network {differs}{where}, first at layer {layer or 'unknown'}. Nothing is returned.",
-        hint=f"{leave_out}, and report the network.",
+        f"the compact network {differs}{where}. Nothing is returned.",
+        hint=f"leave groups out, such as groups=['-{first}'], until it agrees, and report the network.",
     )
 
 

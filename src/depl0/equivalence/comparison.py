@@ -1,4 +1,4 @@
-"""The single comparison of two networks: cases, precision, tolerance, and the first difference.
+"""The single comparison of two networks: cases, precision and tolerance.
 
 All checks that two networks compute the same outputs use these functions: the trial of a plan, the certificate of a
 pruned model, a shrunk host, the probe of a loaded file, and the check of an exported one.
@@ -8,18 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.conv import _ConvNd
 from torch.overrides import TorchFunctionMode
 
 from depl0._util.random import deterministic_rng_ops
 from depl0._util.tensors import cast
-from depl0.analysis.propagate import Axis
 from depl0.equivalence.cases import Accepted, Case
 from depl0.errors import Depl0Error
 from depl0.host.calls import call_with
@@ -255,7 +253,7 @@ class Comparison:
     errors: tuple[float, ...]
     allowed: float
     layer: str = ""
-    """The first layer with a difference, if it was searched for."""
+    """The layer at which the second network fails."""
     failure: Exception | None = None
     """The exception of the second network on a case on which the first one runs."""
 
@@ -298,7 +296,6 @@ def compare_in_training(
     reference: Subject,
     candidate: Subject,
     evaluated: Accepted,
-    positions: Mapping[Axis, Tensor],
     same_in_training: bool,
 ) -> Comparison | None:
     """Compare two networks in training mode; None if the larger one cannot run in it, or its randomness is not fixed.
@@ -331,8 +328,7 @@ def compare_in_training(
                 again = larger(case.inputs)
             if not max_error([wanted], [again], dtype) <= NETWORKS.at(dtype):
                 return None  # it samples random numbers in a way that cannot be fixed
-            with reference.in_training(dtype) as larger, candidate.in_training(dtype) as smaller:
-                return replace(result, layer=first_difference(larger, smaller, case, positions, 1e-6))
+            return result
     return None
 
 
@@ -346,65 +342,3 @@ def stands_for(host: nn.Module, case: ExampleInputs, output: Any, tensors: Mappi
     """Return True if the host itself computes a copy's outputs: a copy may not be complete."""
     output = output.first if isinstance(output, TwoPasses) else output
     return max_error([run_host(host, case, tensors)], [output]) <= NETWORKS.float32
-
-
-# -- first difference of two networks ----------------------------------------------------------------------------------
-
-
-def first_difference(
-    reference: Subject, candidate: Subject, case: Case, positions: Mapping[Axis, Tensor], tolerance: float
-) -> str:
-    """Return the first layer, in order of execution, whose outputs differ in the kept channels."""
-    dense, compact = dict(reference.model.named_modules()), dict(candidate.model.named_modules())
-    wanted, found = _layer_outputs(reference, case), _layer_outputs(candidate, case)
-    for (layer, want), (other, have) in zip(wanted, found, strict=False):
-        if layer != other:
-            return layer
-        if type(dense[layer]) is not type(compact[layer]):
-            continue  # removed on purpose; its effect is visible in the next layer
-        if want.shape != have.shape:
-            keep = _kept_outputs(layer, dense[layer], positions)
-            if keep is None:
-                continue  # for example an activation, whose channels are those of a layer that agreed
-            want = _select(want, have.shape, keep)
-        if not relative_error(want, have, max(_largest(want), 1e-30)) <= tolerance:
-            return layer
-    return wanted[len(found)][0] if len(found) < len(wanted) else ""
-
-
-def _kept_outputs(layer: str, module: nn.Module, positions: Mapping[Axis, Tensor]) -> Tensor | None:
-    """Return the kept positions of a layer's output channels, if its parameters determine them."""
-    transposed = isinstance(module, _ConvNd) and module.transposed
-    axes = [(f"{layer}.bias", 0), (f"{layer}.running_mean", 0), (f"{layer}.weight", 1 if transposed else 0)]
-    return next((positions[axis] for axis in axes if axis in positions), None)
-
-
-def _select(want: Tensor, shape: torch.Size, keep: Tensor) -> Tensor:
-    """Select the kept channels along the dimension in which two shapes differ."""
-    differing = [dim for dim in range(want.dim()) if want.dim() == len(shape) and want.shape[dim] != shape[dim]]
-    if len(differing) != 1 or int(keep.max()) >= want.shape[differing[0]]:
-        return want
-    return want.index_select(differing[0], keep.to(want.device))
-
-
-def _layer_outputs(subject: Subject, case: Case) -> list[tuple[str, Tensor]]:
-    """Run a network and collect the outputs of its leaf modules; a crash ends the list."""
-    outputs: list[tuple[str, Tensor]] = []
-
-    def note(name: str) -> Callable[..., None]:
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            if isinstance(output, Tensor):
-                outputs.append((name, output.detach().clone()))
-
-        return hook
-
-    leaves = [(name, module) for name, module in subject.model.named_modules() if not module._modules]
-    handles = [module.register_forward_hook(note(name)) for name, module in leaves]
-    try:
-        subject(case.inputs)
-    except Exception:
-        pass
-    finally:
-        for handle in handles:
-            handle.remove()
-    return outputs

@@ -65,7 +65,7 @@ def extract(
     example = example.on_device_of(host)
     with isolated_random():
         removals = workable(compact, removable(plan, host, gates > 0), example) if remove_blocks else []
-        certificate = certify(host, scaled, compact, removals, example, positions, plan)
+        certificate = certify(host, scaled, compact, removals, example, plan)
     if removals:
         remove(compact, removals)
         costs = costs[0], cost(compact, example)
