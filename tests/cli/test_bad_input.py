@@ -30,7 +30,7 @@ def make():
         (f"{SHORT} --model resnet65", ["model.spec", "did you mean resnet56"]),
         (f"{SHORT} --model nowhere.py:make", ["nowhere.py"]),
         (f"{SHORT} --data digit", ["got 'digit' instead", "did you mean digits?"]),
-        (f"{SHORT} --budget 50", ["got 50 instead", "for 50 % write 0.5."]),
+        (f"{SHORT} --budget 50", ["got 50.0 instead", "did you mean 0.5?"]),
         (f"{SHORT} --budget 0.0001", ["a budget of 0.0001 of the macs is infeasible", "use at least 0.01"]),
         (f"{SHORT} --set search.epoch=3", ["search.epoch", "did you mean search.epochs"]),
         (f"{SHORT} --weights none.pt", ["weights file none.pt does not exist"]),

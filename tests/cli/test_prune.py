@@ -194,22 +194,23 @@ def test_quick_recovers_without_labels(type_command: Type, tmp_path: Path) -> No
 def test_several_budgets_are_a_run_each(type_command: Type, tmp_path: Path) -> None:
     torch.manual_seed(5)
     save_file(build_model("small_cnn", 10, 1, 8).state_dict(), tmp_path / "w.safetensors")
-    command = "prune digits --weights w.safetensors --quick --device cpu --set data.limit_train=128 --recover 2"
-    command += " --set model.allow_chance=true"
-    typed = type_command(f"{command} --budget 0.3,0.6 --out out")
+    options = "digits --weights w.safetensors --quick --device cpu --set data.limit_train=128 --recover 2"
+    options += " --set model.allow_chance=true"
+    typed = type_command(f"compare {options} --budgets 0.3,0.6 --seeds 1 --out out")
     assert typed.code == 0, typed.err
     assert "latency, batch 1" in typed.out
     assert (tmp_path / "out" / "comparison.png").is_file()
     result = json.loads((tmp_path / "out" / "comparison.json").read_text())
     for row, budget in zip(result["methods"], ("0.6", "0.3"), strict=True):
-        summary = summary_of(tmp_path / "out" / f"budget-{budget}")
+        (folder,) = (tmp_path / "out" / "reconstruction" / f"budget-{budget}").iterdir()
+        summary = summary_of(folder)
         assert row["accuracy"]["mean"] == summary["compact"]["accuracy"]
         assert row["latency_ms"]["mean"] == summary["compact"]["latency_ms"]
         assert row["macs_left"]["mean"] == summary["macs_left"] <= row["budget"]
 
     # each is the network of its own run
-    assert type_command(f"{command} --budget 0.3 --out alone").code == 0
-    first, second = (load_file(tmp_path / run / "compact/compact.safetensors") for run in ("out/budget-0.3", "alone"))
+    assert type_command(f"prune {options} --budget 0.3 --out alone").code == 0
+    first, second = (load_file(run / "compact/compact.safetensors") for run in (folder, tmp_path / "alone"))
     assert first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from depl0.app.cli.options import JSON, QUIET, echo, read_budgets, with_options_of
 from depl0.app.cli.prune import chosen_recipe
 from depl0.app.table import aligned
-
-if TYPE_CHECKING:
-    from depl0.app.studies.compare import Comparison
-    from depl0.app.studies.workers import Workers
-    from depl0.app.table import Table
 
 OUT = typer.Option(help="Folder of the study (default: runs/NAME-comparison); run the same command again to resume.")
 ON = typer.Option(help="Run members at the same time: local:N (processes), ray[:ADDRESS], slurm[:PARTITION].")
@@ -47,41 +42,24 @@ def compare_command(
 
     All runs share one recipe; the table has mean ± spread. Run the command again to resume.
     """
+    from depl0.app.runs.progress import make_reporter
+    from depl0.app.runtime.processes import is_first_process
     from depl0.app.studies.compare import Comparison, read_methods
+    from depl0.app.studies.study import raise_if_failed
     from depl0.app.studies.workers import Resources, find_workers
 
     recipe = chosen_recipe(**options)
     several = () if budgets is None else read_budgets(budgets)
     comparison = Comparison(recipe, () if methods is None else read_methods(methods), seeds, several)
     workers = None if on is None else find_workers(on, Resources(cpus, gpus))
-    run_comparison(comparison, study_folder(out, "comparison", recipe.name), quiet, as_json, workers)
-
-
-def run_comparison(
-    comparison: Comparison, folder: Path, quiet: bool, as_json: bool, workers: Workers | None = None
-) -> None:
-    """Run the members that are not finished, and print the table. Ends with an error if members failed."""
-    from depl0.app.runs.progress import make_reporter
-    from depl0.app.runtime.processes import is_first_process
-    from depl0.app.studies.study import raise_if_failed
-
+    folder = Path(out or f"runs/{recipe.name}-comparison")
     study, result, table = comparison.run(folder, make_reporter(quiet), workers)
     if is_first_process():
         if as_json:
             typer.echo(json.dumps(result, indent=2, ensure_ascii=False))
         else:
-            print_table(table)
+            rows = [[column.title for column in table.columns], *table.shown()]
+            lines = aligned(rows, [column.is_number for column in table.columns])
+            echo("\n".join([table.title, "", *lines, "", *table.notes]))
             echo(f"files in {folder}")
     raise_if_failed(study)
-
-
-def study_folder(out: str | None, kind: str, name: str) -> Path:
-    """Return the folder of a study."""
-    return Path(out) if out else Path("runs") / f"{name}-{kind}"
-
-
-def print_table(table: Table) -> None:
-    """Print a table on stdout."""
-    rows = [[column.title for column in table.columns], *table.shown()]
-    lines = aligned(rows, [column.is_number for column in table.columns])
-    echo("\n".join([table.title, "", *lines, "", *table.notes]))

@@ -86,26 +86,26 @@ def choice(flag: str, choices: Sequence[str], help_: str) -> Any:
     return typer.Option(flag, metavar=f"[{'|'.join(choices)}]", help=help_, callback=check, autocompletion=complete)
 
 
-def read_budgets(text: str, flag: str = "--budgets") -> tuple[float, ...]:
+def read_budgets(text: str) -> tuple[float, ...]:
     """Read budgets that are separated by commas, largest first.
 
     >>> read_budgets("0.25, 0.5")
     (0.5, 0.25)
     """
-    budgets = [_read_budget(word.strip(), text, flag) for word in text.split(",")]
+    budgets = [_read_budget(word.strip(), text) for word in text.split(",")]
     twice = sorted({budget for budget in budgets if budgets.count(budget) > 1})
     if twice:
-        raise InputError(f"{flag} has {twice[0]:g} more than once: {text!r}.", hint="name each budget once.")
+        raise InputError(f"--budgets has {twice[0]:g} more than once: {text!r}.", hint="name each budget once.")
     return tuple(sorted(budgets, reverse=True))
 
 
-def _read_budget(word: str, text: str, flag: str) -> float:
-    expected = f"{flag} takes numbers above 0 and at most 1, separated by commas"
+def _read_budget(word: str, text: str) -> float:
+    expected = "--budgets takes numbers above 0 and at most 1, separated by commas"
     try:
         budget = float(word)
     except ValueError:
         found = f"{word!r} in {text!r}" if word else f"an empty place in {text!r}"
-        raise InputError(f"{expected}, got {found} instead.", hint=f"for example {flag} 0.7,0.5,0.3.") from None
+        raise InputError(f"{expected}, got {found} instead.", hint="for example --budgets 0.7,0.5,0.3.") from None
     if not 0 < budget <= 1:
         hint = f"for {budget:g} % write {budget / 100:g}." if 1 < budget <= 100 else "0.5 keeps half of the cost."
         raise InputError(f"{expected}, got {word} instead.", hint=hint)

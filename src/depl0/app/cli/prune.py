@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from depl0.app.cli.options import QUIET, SET, choice, echo, read_assignments, read_budgets, with_options_of
+from depl0.app.cli.options import QUIET, SET, choice, echo, read_assignments, with_options_of
 from depl0.app.table import printable
 from depl0.errors import InputError
 
@@ -60,13 +60,7 @@ def chosen_recipe(
     pretrained: Annotated[
         bool | None, typer.Option("--pretrained", help="Start from the weights that timm or torchvision publish.")
     ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FLOAT",
-            help="Fraction of the cost to keep, e.g. 0.5; with --quick also several, e.g. 0.75,0.5,0.25.",
-        ),
-    ] = None,
+    budget: Annotated[float | None, typer.Option(help="Fraction of the cost to keep, e.g. 0.5.")] = None,
     of: Annotated[str | None, choice("--of", BUDGETS, "Cost that the budget is a fraction of.")] = None,
     round_to: Annotated[
         str | None,
@@ -99,19 +93,13 @@ def chosen_recipe(
     set_: Annotated[list[str] | None, SET] = None,
 ) -> Recipe:
     """Return the recipe that a command line describes. Its parameters are the options of every command that trains."""
-    budgets = () if budget is None else read_budgets(budget, "--budget")
-    if len(budgets) > 1:
-        raise InputError(
-            f"--budget takes one fraction here, got {budget} instead.",
-            hint="prune --quick makes a network for each of several, and compare --budgets trains them.",
-        )
     fields = {
         "model.spec": model,
         "data.spec": data,
         "task.spec": task,
         "model.weights": weights,
         "model.pretrained": pretrained,
-        "gates.budget": budgets[0] if budgets else None,
+        "gates.budget": budget,
         "gates.of": of,
         "gates.round_to": round_to,
         "gates.method": method or (QUICK_METHOD if quick else None),
@@ -141,16 +129,12 @@ def prune_command(
     as_json: Annotated[bool, typer.Option("--json", hidden=True)] = False,
 ) -> None:
     """Prune a network, and report the result."""
-    options = with_model(options)
-    budgets = () if options["budget"] is None else read_budgets(options["budget"], "--budget")
-    if options["quick"] and len(budgets) > 1:
-        return _prune_to_each(budgets, {**options, "budget": f"{budgets[0]}"}, out, quiet, as_json)
     from depl0.app.cli.result import closing_line, result_table
     from depl0.app.runs.progress import make_reporter
     from depl0.app.runtime.processes import is_first_process
     from depl0.app.training.prune import prune
 
-    recipe, reporter = chosen_recipe(**options), make_reporter(quiet)
+    recipe, reporter = chosen_recipe(**with_model(options)), make_reporter(quiet)
     folder, summary = prune(recipe, out, resume=resume, reporter=reporter)
     if is_first_process():
         if as_json:
@@ -158,18 +142,6 @@ def prune_command(
         else:
             echo(result_table(summary, folder.path))
             typer.secho(printable(closing_line(summary, folder.path)), fg="green", bold=True)
-
-
-def _prune_to_each(
-    budgets: tuple[float, ...], options: dict[str, Any], out: str | None, quiet: bool, as_json: bool
-) -> None:
-    """Prune a network to each budget, each in its own run folder, and compare them."""
-    from depl0.app.cli.compare import run_comparison, study_folder
-    from depl0.app.studies.compare import Comparison
-
-    recipe = chosen_recipe(**options)
-    comparison = Comparison(recipe, (), 1, budgets, by_budget=True)
-    run_comparison(comparison, study_folder(out, "budgets", recipe.name), quiet, as_json)
 
 
 def with_model(options: dict[str, Any]) -> dict[str, Any]:

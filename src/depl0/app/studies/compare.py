@@ -85,18 +85,9 @@ class Comparison:
         methods: names or variants, as :func:`gates_of` reads them; none: the recipe's own method alone.
         seeds: number of runs for each method and budget, from the recipe's seed on.
         budgets: fractions of the cost to keep; none: the recipe's own budget.
-        by_budget: name members by their budgets alone.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        methods: Sequence[str],
-        seeds: int,
-        budgets: Sequence[float] = (),
-        *,
-        by_budget: bool = False,
-    ) -> None:
+    def __init__(self, recipe: Recipe, methods: Sequence[str], seeds: int, budgets: Sequence[float] = ()) -> None:
         if budgets:
             recipe = with_overrides(recipe, {"gates.budget": sorted(budgets)[len(budgets) // 2]})
         if recipe.gates.budget is None:
@@ -105,7 +96,7 @@ class Comparison:
                 f"fixed λ {recipe.penalty.weight:g} instead.",
                 hint="for example --budget 0.5.",
             )
-        self.recipe, self._by_budget = recipe, by_budget
+        self.recipe = recipe
         self.metric = task_of(recipe).metric
         self.methods = tuple(methods) or (recipe.gates.method,)
         folders = ["-".join(map(folder_name, parts_of(method))) for method in self.methods]
@@ -127,8 +118,6 @@ class Comparison:
         }
 
     def _name(self, method: str, budget: float, seed: int) -> str:
-        if self._by_budget:
-            return f"budget-{budget:g}"
         several = [f"budget-{budget:g}"] if len(self.budgets) > 1 else []
         return "/".join(("-".join(map(folder_name, parts_of(method))), *several, f"seed-{seed}"))
 
