@@ -72,6 +72,14 @@ def test_reentrant_checkpointing_inside_the_host_is_refused() -> None:
         gradients("reentrant")
 
 
+def test_gates_for_each_image_refuse_checkpointing() -> None:
+    host, x = Host(), torch.randn(4, 1, 8, 8)
+    gated = depl0.attach(host, x, draw="image").train()
+    host.inner = "parts"  # as gradient_checkpointing_enable() does after attach
+    with pytest.raises(depl0.errors.InputError, match="does not work with activation checkpointing"):
+        gated(x)
+
+
 class Plain(nn.Module):
     """Says nothing of checkpoints."""
 

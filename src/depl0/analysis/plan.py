@@ -133,8 +133,6 @@ class Plan:
     """For each tensor of the example: the size of the table that it indexes, or None."""
     shared_inputs: frozenset[int] = frozenset()
     """Numbers of the example's tensors that hold no entry per example, such as a (tokens, tokens) mask."""
-    checkpointing: bool = False
-    """True if the network was observed to use activation checkpointing."""
     same_in_training: bool = False
     """True if it was observed to take the same path in training mode, without statistics of the batch."""
     dense_cost: tuple[int, int] | None = None

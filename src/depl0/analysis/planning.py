@@ -81,7 +81,6 @@ def plan(model: nn.Module, example_inputs: Any, *, groups: GroupChoice = "all", 
             result = with_alone(analysis.plan(groups), alone, [name for name, _ in copy.named_parameters()])
             result = replace(
                 result,
-                checkpointing=traces.checkpointing,
                 same_in_training=traces.same_in_training,
                 index_limits=traces.index_limits,
                 shared_inputs=traces.shared_inputs,

@@ -24,7 +24,6 @@ from depl0.costs.count import Cost, counted_run
 from depl0.equivalence.cases import Accepted, Case, CaseCollector
 from depl0.equivalence.comparison import NETWORKS, NOT_INDEPENDENT, max_error, stands_for
 from depl0.errors import Depl0Error, InputError, TraceError
-from depl0.host.calls import watch_checkpoints
 from depl0.host.copies import forbid_access_to, isolated_deepcopy
 from depl0.host.inputs import ExampleInputs, output_tensors
 from depl0.host.network import run_checked
@@ -44,8 +43,6 @@ class Traces:
     shared_inputs: frozenset[int]
     modes: Mapping[str, str]
     """Case -> the graph with its path."""
-    checkpointing: bool
-    """True if it uses activation checkpointing in training mode."""
     same_in_training: bool
     """True if a training pass does the same as an evaluation pass, except for dropout."""
     cost: Cost | None
@@ -72,10 +69,9 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
         except TraceError as error:
             refused.append(f"recording {what} ({error.message})")
 
-    with watch_checkpoints() as checkpoints:
-        alike = runs.trains_alike()
-        if not alike:
-            record_if_possible(example.alone().twice(), "training", "the training pass")
+    alike = runs.trains_alike()
+    if not alike:
+        record_if_possible(example.alone().twice(), "training", "the training pass")
     modes: dict[str, str] = {}
     paths = [runs.recorders[id(case.inputs)].path for case in found.cases]
     known = [(paths[0], "evaluation")]
@@ -94,7 +90,6 @@ def trace_cases(host: nn.Module, copy: nn.Module, example: ExampleInputs) -> Tra
         index_limits=runs.index_limits,
         shared_inputs=found.shared,
         modes=modes,
-        checkpointing=bool(checkpoints),
         same_in_training=same,
         cost=runs.cost,
     )

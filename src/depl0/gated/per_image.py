@@ -8,6 +8,7 @@ Every multiplication keeps one more feature map for the backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from depl0._util.random import isolated_random
 from depl0._util.tensors import ConstantTensors
 from depl0.analysis.plan import Plan
 from depl0.errors import InputError
-from depl0.host.calls import LAYERS, TRANSPOSED
+from depl0.host.calls import LAYERS, TRANSPOSED, seen_by_checkpoints
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 
@@ -63,7 +64,8 @@ class ImageGates(ConstantTensors):
         columns = torch.cat([gates, gates.new_ones(len(gates), 1)], dim=1).index_select(1, self.index)
         factors = dict(zip(self._axes, columns.split(self._sizes, dim=1), strict=True))
         mode = _MultiplyOutputs({id(host.get_parameter(axis[0])): (axis, factor) for axis, factor in factors.items()})
-        with mode:
+        as_is = torch.compiler.is_compiling() or not torch.is_grad_enabled()
+        with mode, nullcontext() if as_is else seen_by_checkpoints(host, None):
             outputs = host(*args, **kwargs)
         unused = [name for name, _ in self._axes if id(host.get_parameter(name)) not in mode.applied]
         if unused:
@@ -73,11 +75,6 @@ class ImageGates(ConstantTensors):
 
 def check_image_gates(plan: Plan, host: nn.Module, example: ExampleInputs) -> None:
     """Raise InputError unless the host supports gates for each image; runs it once to check."""
-    if plan.checkpointing:
-        raise InputError(
-            "draw='image' does not work with activation checkpointing, which runs layers again without their gates.",
-            hint="attach with draw='batch', or turn checkpointing off.",
-        )
     example = example.on_device_of(host)
     with evaluation_mode(host), torch.no_grad(), isolated_random():
         device = next(host.parameters()).device

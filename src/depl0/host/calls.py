@@ -148,7 +148,7 @@ def call_gated(
         return call_with(host, parameters, args, kwargs, ties)
     if "torch.distributed.algorithms._checkpoint.checkpoint_wrapper" in sys.modules:  # else there are no such wrappers
         _check_owners(host, parameters)
-    with _seen_again(host, _with_ties(host, parameters, ties)):
+    with seen_by_checkpoints(host, _with_ties(host, parameters, ties)):
         return call_with(host, parameters, args, kwargs, ties)
 
 
@@ -161,18 +161,6 @@ def _check_owners(host: nn.Module, parameters: Mapping[str, Tensor]) -> None:
                 f"{path} is wrapped in {type(module).__name__}, which hides its parameters from the gates.",
                 hint="wrap the block around the layer instead of the layer itself.",
             )
-
-
-@contextmanager
-def watch_checkpoints() -> Iterator[list[bool]]:
-    """Yield a list that becomes non-empty if a network that runs inside uses activation checkpointing."""
-    used: list[bool] = []
-    with _intercepted():
-        _running.watchers.append(used)
-        try:
-            yield used
-        finally:
-            _running.watchers.pop()
 
 
 # -- interception of checkpoint ----------------------------------------------------------------------------------------
@@ -196,8 +184,8 @@ class _Running(threading.local):
     """The calls that are running in this thread, the innermost last."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[nn.Module, Mapping[str, Tensor]]] = []
-        self.watchers: list[list[bool]] = []
+        self.calls: list[tuple[nn.Module, Mapping[str, Tensor] | None]] = []
+        """Each with its parameters; None if they cannot be replaced again in the backward pass."""
 
 
 _running = _Running()
@@ -207,7 +195,8 @@ _originals: dict[str, Any] = {}
 
 
 @contextmanager
-def _seen_again(host: nn.Module, parameters: Mapping[str, Tensor]) -> Iterator[None]:
+def seen_by_checkpoints(host: nn.Module, parameters: Mapping[str, Tensor] | None) -> Iterator[None]:
+    """Make the parts that are recomputed later use these parameters. With None, such parts raise an error."""
     _running.calls.append((host, parameters))
     try:
         with _intercepted():
@@ -236,20 +225,19 @@ def _intercepted() -> Iterator[None]:
                     setattr(checkpointing, name, original)
 
 
-def _notice() -> None:
-    for used in _running.watchers:
-        used.append(True)
-
-
 def _without_reentrant(function: Callable[..., Any], *rest: Any, **named: Any) -> Any:
-    _notice()
     if _running.calls:
         host, parameters = _running.calls[-1]
+        if parameters is None:
+            raise InputError(
+                "draw='image' does not work with activation checkpointing, which runs layers again without gates.",
+                hint="attach with draw='batch', or turn checkpointing off.",
+            )
         part = _Part(host, function)
         inside = {f"host.{name}": tensor for name, tensor in parameters.items()}
 
         def again(*args: Any, **kwargs: Any) -> Any:
-            with _seen_again(host, parameters):  # a part may contain checkpoints itself
+            with seen_by_checkpoints(host, parameters):  # a part may contain checkpoints itself
                 return torch.func.functional_call(part, inside, args, kwargs, tie_weights=False)
 
         function = again
@@ -261,7 +249,6 @@ class _Reentrant:
 
     @staticmethod
     def apply(*args: Any) -> Any:
-        _notice()
         if _running.calls:
             raise InputError(
                 "the network uses activation checkpointing with use_reentrant=True, which does not see the gates.",
