@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from untrained import attach_untrained, cut_untrained
 
 from depl0.app.deploy.int8 import open_images, test_score, training_images
 from depl0.app.deploy.source import open_source
-from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory
 from depl0.app.models.weights import load_weights
 from depl0.app.recipes.recipe import task_of

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from untrained import attach_untrained, cut_untrained
 
 import depl0
 from depl0.app import models
-from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.latency import machine, ratio, summarise, time_networks
 
 sys.path.insert(0, str(Path(__file__).parents[1]))

@@ -1,6 +1,6 @@
 """Write benchmarks/results/latency.md and latency.json from measurements.
 
-depl0 latency vgg16 --budget 0.5 … --json > vgg16.json
+python benchmarks/untrained.py vgg16 … --json > vgg16.json
 python benchmarks/latency_budget.py --models mobilenet_v2 --json mobilenet_v2.json
 python benchmarks/latency_results.py --speed vgg16.json … --budgets mobilenet_v2.json … --out benchmarks/results
 """

@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 from common import options
+from untrained import attach_untrained, cut_untrained
 
 import depl0
-from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory
 from depl0.latency import machine, speedup, summarise, time_networks
 

@@ -30,19 +30,6 @@ def test_a_model_alone_is_timed_dense(type_command: Type) -> None:
         assert 0 < entry["best_ms"] <= entry["median_ms"] and entry["spread_ms"] >= 0 and entry["speedup"] is None
 
 
-def test_a_model_with_a_budget_shows_what_rounding_buys(type_command: Type) -> None:
-    typed = type_command(f"latency {SMALL} --backend eager --budget 0.5 --round-to 1,8 --json")
-    assert typed.code == 0, typed.err
-    found = json.loads(typed.out)
-    names = ["dense", "compact", "compact, multiples of 8"]
-    assert list(found["networks"]) == names
-    for name in names[1:]:
-        assert found["networks"][name]["macs_share"] <= 0.5
-    assert [entry["network"] for entry in found["timings"]] == names
-    faster = [entry["speedup"] for entry in found["timings"] if entry["network"] != "dense"]
-    assert all(0 < found["low"] <= found["ratio"] <= found["high"] for found in faster)
-
-
 def test_a_run_is_compared_with_its_dense_network(type_command: Type, tmp_path: Path) -> None:
     run(tiny_recipe(search__epochs=0, finetune__epochs=0), tmp_path / "run")
     typed = type_command("latency run --backend eager --seconds 0.1")

@@ -10,32 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from depl0.app.deploy.source import open_source
-from depl0.app.methods.untrained import attach_untrained, cut_untrained
 from depl0.app.models.spec import factory
 from depl0.app.table import aligned
 from depl0.costs.count import cost
 from depl0.errors import InputError
-from depl0.gates.threshold import check_share
 from depl0.latency import Timing, compare, machine
 
 Networks = dict[str, nn.Module]
 
 
-def networks_of_model(
-    spec: str, side: int, channels: int, classes: int, budget: float | None, multiples: list[int]
-) -> tuple[Networks, tuple[int, ...]]:
-    """Return a model and the shape of its images; with a budget also the model cut to it, for every multiple."""
+def networks_of_model(spec: str, side: int, channels: int, classes: int) -> tuple[Networks, tuple[int, ...]]:
+    """Return a model and the shape of its images."""
     side = side or (224 if ":" in spec or spec == "resnet50" else 32)
-    shape = (channels, side, side)
-    dense = factory(spec, classes, channels, side)().eval()
-    networks: Networks = {"dense": dense}
-    if budget is not None:
-        check_share(budget)
-        gated = attach_untrained(dense, torch.randn(1, *shape), "all")
-        for number in multiples:
-            name = "compact" if number == 1 else f"compact, multiples of {number}"
-            networks[name], _ = cut_untrained(gated, budget, "macs", number)
-    return networks, shape
+    return {"dense": factory(spec, classes, channels, side)().eval()}, (channels, side, side)
 
 
 def networks_of_run(path: Path) -> tuple[Networks, tuple[int, ...]]:

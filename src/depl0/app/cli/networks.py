@@ -88,10 +88,6 @@ def latency_command(
     threads: Annotated[int, typer.Option(help="Threads; 0: torch's setting.", min=0, max=1024)] = 0,
     device: Annotated[str, choice("--device", ("cpu", "cuda"), "Device to measure on.")] = "cpu",
     backend: Annotated[str, typer.Option(help=f"Some of {','.join(BACKENDS)}.")] = ",".join(BACKENDS),
-    budget: Annotated[
-        float | None, typer.Option(help="Models only: predict the speed at this fraction of the MACs, untrained.")
-    ] = None,
-    round_to: Annotated[str, typer.Option(help="With --budget: multiples of channels to compare, e.g. 1,8,16.")] = "1",
     image_size: Annotated[int, typer.Option(help="Models only: height and width of the images.", min=0)] = 0,
     channels: Annotated[int, typer.Option(help="Models only: channels of the images.", min=1)] = 3,
     classes: Annotated[int, typer.Option(help="Models only: number of classes.", min=1)] = 10,
@@ -107,14 +103,12 @@ def latency_command(
     from depl0.app.cli.latency_run import latency_table, measure, networks_of_model, networks_of_run
 
     backends = [one_of("--backend", name, BACKENDS) for name in backend.split(",")]
-    batches, multiples = read_integers("--batch", batch, "1,32"), read_integers("--round-to", round_to, "1,8")
+    batches = read_integers("--batch", batch, "1,32")
     if threads:
         torch.set_num_threads(threads)
-    if not Path(subject).is_dir():
-        networks, shape = networks_of_model(subject, image_size, channels, classes, budget, multiples)
-    elif budget is None:
+    if Path(subject).is_dir():
         networks, shape = networks_of_run(Path(subject))
     else:
-        raise InputError("--budget is for a model; a run has its own.", hint="leave --budget out.")
+        networks, shape = networks_of_model(subject, image_size, channels, classes)
     result = measure(subject, networks, shape, backends, batches, device, seconds)
     echo(json.dumps(result, indent=2) if as_json else latency_table(result))

@@ -1,14 +1,20 @@
-"""Gates for an untrained network, to predict the size and speed of the pruned network before training.
+"""Cut an untrained network to half of its MACs, and time it beside the original one.
+
+    python benchmarks/untrained.py resnet50 [--budget 0.5] [--multiples 1 8] [--json]
 
 Channels are ordered by the norms of their filters within every group, so that all groups lose the same fraction.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
+from depl0.app.cli.latency_run import latency_table, measure, networks_of_model
 from depl0.app.methods.base import rank_within_groups
 from depl0.app.methods.weights import sum_over_filters
 from depl0.gated import GatedModel, attach
@@ -38,3 +44,29 @@ def cut_untrained(
     check_budget(network, config)
     found, record = select_within_latency(network, config) if of == "latency" else (select_gates(network, config), None)
     return network.extract(found.gates, config.remove_blocks), record
+
+
+def main() -> None:
+    """Print sizes and times of the original network and of the ones that are cut."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--budget", type=float, default=0.5)
+    parser.add_argument("--multiples", nargs="+", type=int, default=[1, 8])
+    parser.add_argument("--backends", nargs="+", default=["eager", "compile", "onnxruntime"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[1])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seconds", type=float, default=10.0)
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    networks, shape = networks_of_model(args.model, 0, 3, 10)
+    gated = attach_untrained(networks["dense"], torch.randn(1, *shape))
+    for number in args.multiples:
+        name = "compact" if number == 1 else f"compact, multiples of {number}"
+        networks[name], _ = cut_untrained(gated, args.budget, "macs", number)
+    result = measure(args.model, networks, shape, args.backends, args.batches, "cpu", args.seconds)
+    print(json.dumps(result, indent=2) if args.json else latency_table(result))
+
+
+if __name__ == "__main__":
+    main()
