@@ -15,7 +15,7 @@ needed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from depl0._util.progress import report_progress
-from depl0.analysis.plan import Group, Plan
+from depl0.analysis.plan import Group
 from depl0.config import GateConfig
 from depl0.gated import GatedModel
 from depl0.gates.threshold import BudgetKind, counted
@@ -237,19 +237,19 @@ class Look:
     """
 
     def __init__(self, gated: GatedModel, inputs: list[ExampleInputs]) -> None:
-        self._plan, self._host, self._groups = gated.host_plan, gated.host, gated.plan.groups
-        self._gates = (~gated.removed).float()
-        is_whole = bool((self._gates == 1).all())
-        self._network = self._host if is_whole else folded(self._plan, self._host, self._gates)
-        every = find_consumers(self._plan, self._host)
+        self.plan, self.host, self._groups = gated.host_plan, gated.host, gated.plan.groups
+        self.gates = (~gated.removed).float()
+        is_whole = bool((self.gates == 1).all())
+        self._network = self.host if is_whole else folded(self.plan, self.host, self.gates)
+        every = find_consumers(self.plan, self.host)
         self._order, added = order_and_added(self._network, inputs[0].first())
-        self._added = added_consumers(self._host, every, added)
+        self.added = added_consumers(self.host, every, added)
         self._consumers = {
             weight: consumer
             for weight, consumer in every.items()
             if not consumer.depthwise and bool((consumer.gates >= 0).any())
         }
-        self._profile = profile(self._network, inputs[0], self._added)
+        self._profile = profile(self._network, inputs[0], self.added)
         self.pieces = pieces(inputs, self._profile.piece())
         self._held = self._profile.held(self.pieces)
         self._waiting: dict[int, Stepper] = {}
@@ -284,14 +284,14 @@ class Look:
 
     def unseen_gates(self) -> Tensor:
         """Return the gates whose channels such layers read."""
-        unseen = torch.zeros(len(self._gates) + 1, dtype=torch.bool)
+        unseen = torch.zeros(len(self.gates) + 1, dtype=torch.bool)
         for weight in self.unseen:
             unseen[self._consumers[weight].gates] = True
         return unseen[:-1]  # a gate of -1 is the last entry
 
     def _bytes(self, weight: str) -> int:
         """Return the memory of a layer's Gram matrix and of its inverse."""
-        tensor = self._host.get_parameter(weight)
+        tensor = self.host.get_parameter(weight)
         columns = tensor.shape[1] if is_wide(tensor) else tensor[0].numel()
         return 16 * columns**2
 
@@ -299,7 +299,7 @@ class Look:
     def views(self, weights: Iterable[str], done: int = 0, steps: int = 0) -> list[View]:
         """Run the network over all inputs, and return the views of these layers."""
         consumers = {weight: self._consumers[weight] for weight in weights}
-        observer = _Observer(self._plan, self._host, consumers, self._gates, len(self.pieces), self._added)
+        observer = _Observer(self, consumers)
         wanted = [number for number, (_, weight) in enumerate(self._profile.events) if weight in consumers]
         if not wanted:
             return []
@@ -315,7 +315,7 @@ class Look:
                 report_progress(done + number + 1, steps)
         self.weighted = self.weighted or any(observer.tokens.values())
         return [
-            _view(self._host.get_parameter(weight).detach(), consumer, observer, output_scale(self._network, consumer))
+            _view(self.host.get_parameter(weight).detach(), consumer, observer, output_scale(self._network, consumer))
             for weight, consumer in consumers.items()
             if observer.seen[weight].count
         ]
@@ -324,7 +324,7 @@ class Look:
         """Run a piece of the inputs to the end of a part; to its own end if its layers are called in another order."""
         stepper = self._waiting.pop(number, None)
         if stepper is None:
-            stepper, passed = Stepper(self._network, self.pieces[number], self._added), 0
+            stepper, passed = Stepper(self._network, self.pieces[number], self.added), 0
         regular, at = True, passed
         try:
             while not (regular and at == self._passed):
@@ -345,25 +345,18 @@ class Look:
 class _Observer:
     """Accumulates the inputs of consumer layers, and the variance of the sums of their outputs."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        host: nn.Module,
-        consumers: dict[str, ConsumerLayer],
-        gates: Tensor,
-        batches: int,
-        added: Collection[str] = (),
-    ) -> None:
+    def __init__(self, look: Look, consumers: dict[str, ConsumerLayer]) -> None:
         self.seen = {weight: Moments(consumer.constant is not None) for weight, consumer in consumers.items()}
         self.spread: dict[str, list[float]] = {}
         """For every batch, the variance of the sum."""
         self.tokens = dict.fromkeys(consumers, 0)
         """For every layer whose tokens have weights, their number."""
         self._held: dict[str, tuple[LayerCall, Tensor, Tensor]] = {}
-        self.batch, self._batches, self.gates = 0, batches, gates
-        self._consumers, self._added = consumers, added
-        self._weights = {weight: host.get_parameter(weight) for weight in consumers}
-        self._factors = {weight: own_factors(plan, consumer, gates, 1) for weight, consumer in consumers.items()}
+        self.batch, self.gates, self._look, self._consumers = 0, look.gates, look, consumers
+        self._weights = {weight: look.host.get_parameter(weight) for weight in consumers}
+        self._factors = {
+            weight: own_factors(look.plan, consumer, look.gates, 1) for weight, consumer in consumers.items()
+        }
 
     def __call__(self, event: Event) -> None:
         """Process a layer's call, or the sum after it."""
@@ -380,10 +373,10 @@ class _Observer:
             self.spread.setdefault(event.weight, []).append(float(total.flatten(1).float().var(1).sum()))
             return
         kernel = weight[0, 0].numel()
-        places = choose_places(event, rows_for(weight) // self._batches, seed=self.batch)
+        places = choose_places(event, rows_for(weight) // len(self._look.pieces), seed=self.batch)
         rows = patches(event, places)
         rows = rows * self._factors[event.weight].repeat_interleave(kernel).to(rows)
-        if event.weight in self._added and reads_tokens(event):
+        if event.weight in self._look.added and reads_tokens(event):
             self._held[event.weight] = event, places, rows
             return
         if is_wide(weight):
