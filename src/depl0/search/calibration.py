@@ -292,11 +292,6 @@ def hold_out(inputs: list[Any]) -> tuple[list[Any], list[Any]]:
     return [batch for n, batch in enumerate(inputs) if n % HELD_OUT != 1], inputs[1::HELD_OUT]
 
 
-def smallest_batch(inputs: Iterable[Any]) -> int:
-    """Return the size of the smallest batch; for a stream, of its first batch."""
-    return min(examples_in(batch) for batch in (inputs if isinstance(inputs, list) else islice(inputs, 1)))
-
-
 def endless(inputs: Iterable[Any], device: torch.device, most: int = BATCH_SIZE) -> Iterator[Any]:
     """Yield batches in an endless loop; those of a list are shuffled, and mixed if each is one tensor.
 

@@ -32,7 +32,6 @@ from depl0.search.calibration import (
     endless,
     examples_in,
     on_device,
-    smallest_batch,
 )
 from depl0.search.recovery.distillation import BLOCKS, TEMPERATURE, DistillationLoss, KeptChannels, SoftLoss
 from depl0.search.recovery.memory import training_batch
@@ -117,6 +116,7 @@ def distill(
 
     size = min(BATCH_SIZE, training_batch(pruned, ExampleInputs.of(held_out[0])))
     with isolated_random(0):
+        smallest = min(map(examples_in, inputs if isinstance(inputs, list) else islice(inputs, 1)))
         return descend(
             pruned,
             objective,
@@ -124,7 +124,7 @@ def distill(
             steps=steps,
             lr=lr or (TOKEN_LR if tokens else LR),
             adam=tokens,
-            trained=training_modules(pruned, min(size, smallest_batch(inputs))),
+            trained=training_modules(pruned, min(size, smallest)),
             judge=lambda: _held_out_loss(pruned, loss, held_out),
             patience=patience,
             clip=CLIP_NORM,
