@@ -11,8 +11,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import import_module
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -20,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from depl0._util.optional import install_command
+from depl0._util.optional import require
+from depl0.errors import NotInstalledError
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode, first_line
 
@@ -184,13 +184,17 @@ def compiled(model: nn.Module, example: ExampleInputs) -> Call:
 
 def onnx_runtime(model: nn.Module, example: ExampleInputs) -> Call:
     """Run the network, exported, in ONNX Runtime, with torch's number of threads."""
-    require_runtime(example.tensors()[0].device)  # before the export, which is slow
+    if example.tensors()[0].device.type != "cpu":
+        raise Skipped("ONNX Runtime is timed on the CPU only.")
     try:
+        require("onnxruntime", "onnxruntime", "to time networks in it", extra="export")  # the export is slow
         with evaluation_mode(model), torch.inference_mode(False), torch.no_grad():  # recording needs ordinary tensors
             example = example.map_tensors(Tensor.clone)
             program = torch.onnx.export(model, example.args, kwargs=example.kwargs, dynamo=True, verbose=False)
         assert program is not None
         return session_call(program.model_proto.SerializeToString(), example.tensors(), torch.get_num_threads())
+    except NotInstalledError as error:
+        raise Skipped(f"{error.message} {error.hint}") from error
     except Exception as error:  # any failure of the exporter
         raise Skipped(f"the export failed with {type(error).__name__}: {first_line(error)}") from error
 
@@ -200,35 +204,19 @@ BACKENDS: Mapping[str, Callable[[nn.Module, ExampleInputs], Call]] = MappingProx
 )
 
 
-def require_runtime(device: torch.device) -> Any:
-    """Return the module onnxruntime, or raise an error with the reason why it cannot be used."""
-    try:
-        runtime = import_module("onnxruntime")
-    except ImportError as error:
-        raise Skipped(f"onnxruntime is not installed ({install_command('export')}).") from error
-    if provider(device) not in runtime.get_available_providers():
-        raise Skipped(f"the installed onnxruntime has no {provider(device)} (pip install onnxruntime-gpu).")
-    return runtime
-
-
-def provider(device: torch.device) -> str:
-    """Return the name of ONNX Runtime's execution provider for a device."""
-    return "CUDAExecutionProvider" if device.type == "cuda" else "CPUExecutionProvider"
-
-
-def open_session(file: bytes, device: torch.device, threads: int) -> Any:
-    """Open an ONNX file with this number of threads; spinning is off, so that idle threads use no CPU time."""
-    runtime = require_runtime(device)
+def open_session(file: bytes, threads: int) -> Any:
+    """Open an ONNX file on the CPU with this number of threads; spinning is off, so that idle threads use no time."""
+    runtime = require("onnxruntime", "onnxruntime", "to run ONNX files", extra="export")
     options = runtime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
     options.log_severity_level = 3
-    return runtime.InferenceSession(file, options, providers=[provider(device)])
+    return runtime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
 def session_call(file: bytes, inputs: Sequence[Tensor], threads: int) -> Call:
     """Return a function that runs an ONNX file on these inputs."""
-    session = open_session(file, inputs[0].device, threads)
-    feed = {entry.name: t.cpu().numpy() for entry, t in zip(session.get_inputs(), inputs, strict=True)}
+    session = open_session(file, threads)
+    feed = {entry.name: t.numpy() for entry, t in zip(session.get_inputs(), inputs, strict=True)}
     return lambda: session.run(None, feed)
 
 
@@ -236,17 +224,12 @@ def session_call(file: bytes, inputs: Sequence[Tensor], threads: int) -> Call:
 
 
 @dataclass(frozen=True)
-class Timing:
+class Timing(Latency):
     """One network on one backend with one batch size."""
 
     backend: str
     batch: int
     network: str
-    median: float
-    spread: float
-    """Half of the interquartile range of the rounds."""
-    best: float
-    """Time without disturbances: the mean of the fastest fifth of the rounds."""
     rounds: int
     speedup: Speedup | None
     """Speed-up over the first network, with its interval; None for the first network itself."""
@@ -280,9 +263,11 @@ def compare(
                 times = interleave(calls, inputs.device, repeats, seconds)
                 first = next(iter(times))
                 for name, values in times.items():
-                    found, faster = summarise(values), None if name == first else speedup(times[first], values)
-                    rounds = len(values)
-                    timings.append(Timing(backend, batch, name, found.median, found.spread, found.best, rounds, faster))
+                    faster = None if name == first else speedup(times[first], values)
+                    found = asdict(summarise(values))
+                    timings.append(
+                        Timing(**found, backend=backend, batch=batch, network=name, rounds=len(values), speedup=faster)
+                    )
     return timings, omitted
 
 

@@ -253,9 +253,9 @@ def test_a_module_without_a_gated_network_is_refused() -> None:
             super().__init__()
             self.network = self.network.host
 
-    with pytest.raises(depl0.errors.InputError, match="no gated network in Plain"):
+    with pytest.raises(depl0.errors.InputError, match="one gated network in Plain, found none"):
         trainer([callback()], 1).fit(Plain(), loader())
-    with pytest.raises(depl0.errors.InputError, match="'net' is none of the gated networks in Module"):
+    with pytest.raises(depl0.errors.InputError, match="called 'net' in Module, found 'network'"):
         trainer([callback(gated="net")], 1).fit(Module(), loader())
 
 

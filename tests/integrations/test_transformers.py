@@ -188,7 +188,7 @@ def test_several_processes_cut_while_they_train(server: ForkServer, tmp_path: Pa
 
 
 def test_a_model_without_a_gated_network_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(depl0.errors.InputError, match="no gated network in Linear"):
+    with pytest.raises(depl0.errors.InputError, match="one gated network in Linear, found none"):
         trainer(tmp_path, callback(), nn.Linear(2, 2), late=True)
 
 

@@ -210,7 +210,7 @@ def _open(data: bytes, like: Any) -> Run:
         data: the file.
         like: outputs of the network, whose structure is that of the callable's outputs.
     """
-    session = open_session(data, torch.device("cpu"), torch.get_num_threads())
+    session = open_session(data, torch.get_num_threads())
     names, (first, *_) = [value.name for value in session.get_inputs()], session.get_inputs()[0].shape
     size = first if isinstance(first, int) else None
     leaves, structure = pytree.tree_flatten(like)

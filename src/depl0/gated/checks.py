@@ -9,17 +9,13 @@ from depl0.analysis.plan import Plan
 from depl0.errors import GateError
 
 
-def checked_gates(values: object, plan: Plan, removed: Tensor) -> Tensor:
+def checked_gates(values: Tensor, plan: Plan, removed: Tensor) -> Tensor:
     """Return the validated gates, one for each gate of a plan; raise an error if they are invalid."""
-    wanted = plan.num_gates
-    try:
-        gates = torch.as_tensor(values)
-        found = f"shape {tuple(gates.shape)}"
-    except (TypeError, ValueError, RuntimeError):
-        gates, found = None, type(values).__name__
-    if gates is None or gates.shape != (wanted,) or gates.is_complex():
+    gates = torch.as_tensor(values)
+    if gates.shape != (plan.num_gates,) or gates.is_complex():
         raise GateError(
-            f"gates must be a vector of {wanted} values, one per gate in plan order, got {found} instead.",
+            f"gates must be a vector of {plan.num_gates} values, one per gate in plan order, got shape "
+            f"{tuple(gates.shape)} instead.",
             hint="plan.groups gives each group's place in the vector.",
         )
     outside = ~((gates >= 0) & (gates <= 1))
@@ -43,27 +39,11 @@ def checked_mask(gates: Tensor, plan: Plan) -> Tensor:
     """Return a mask; raise an error unless it has one boolean for every gate."""
     if gates.dtype != torch.bool or gates.shape != (plan.num_gates,):
         raise GateError(
-            f"gates to close must be {plan.num_gates} values True or False, in plan order, "
-            f"got shape {tuple(gates.shape)} of {gates.dtype} instead."
+            f"a mask of gates or the saved state has {tuple(gates.shape)} gates of {gates.dtype}, but this network has "
+            f"{plan.num_gates}, each True or False.",
+            hint="attach with the same network and groups that the state was saved with.",
         )
     return gates
-
-
-def check_saved_gates(plan: Plan, removed_now: Tensor, removed: Tensor | None, kept: Tensor | None) -> None:
-    """Raise an error if a saved state belongs to another network, or needs channels that this one has lost."""
-    for values in (removed, kept):
-        if values is not None and (values.dtype != torch.bool or values.shape != (plan.num_gates,)):
-            raise GateError(
-                f"the saved state has {tuple(values.shape)} gates of {values.dtype}, but this network has "
-                f"{plan.num_gates}.",
-                hint="attach with the same network and groups that the state was saved with.",
-            )
-    saved = torch.zeros_like(removed_now) if removed is None else removed.cpu()
-    if bool((removed_now & ~saved).any()):
-        raise GateError(
-            "this network has lost channels that the saved state still has.",
-            hint="load the state into a freshly attached network.",
-        )
 
 
 def checked_log_alpha(log_alpha: Tensor, plan: Plan) -> Tensor:

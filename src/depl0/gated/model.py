@@ -15,7 +15,7 @@ from depl0.config import GateConfig, check_round_to
 from depl0.costs.count import Cost, cost
 from depl0.costs.expected import ExpectedCost
 from depl0.errors import GateError, InputError
-from depl0.gated.checks import check_saved_gates, checked_log_alpha, checked_mask
+from depl0.gated.checks import checked_log_alpha, checked_mask
 from depl0.gated.per_image import ImageGates
 from depl0.gated.reuse import LastLogAlpha
 from depl0.gated.sampling import SampledGates
@@ -227,12 +227,18 @@ class GatedModel(SampledGates):
             self.fix_gates(saved[FIXED])
 
     def _restore_size(self, removed: Tensor | None, kept: Tensor | None) -> None:
-        check_saved_gates(self.plan, self.removed, removed, kept)
-        if removed is None or kept is None:
-            return
-        if bool((removed.cpu() & ~self.removed).any()):
-            self.remove(removed.cpu())
-        if not torch.equal(kept.cpu(), self.kept):
+        for mask in (removed, kept):
+            if mask is not None:
+                checked_mask(mask, self.plan)
+        saved = torch.zeros_like(self.removed) if removed is None else removed.cpu()
+        if bool((self.removed & ~saved).any()):
+            raise GateError(
+                "this network has lost channels that the saved state still has.",
+                hint="load the state into a freshly attached network.",
+            )
+        if bool((saved & ~self.removed).any()):
+            self.remove(saved)
+        if kept is not None and not torch.equal(kept.cpu(), self.kept):
             self.cut(kept.cpu())
 
     # -- gates -----------------------------------------------------------------------------------------------------

@@ -62,17 +62,13 @@ def find_gated(model: nn.Module, name: str | None) -> GatedModel:
     """Return the gated network in a module (or the module itself), by the name of its attribute if one is given."""
     modules = model.named_modules(remove_duplicate=name is None)
     gated = {path: module for path, module in modules if isinstance(module, GatedModel)}
-    chosen = gated if name is None else {path: module for path, module in gated.items() if path == name}
+    chosen = [module for path, module in gated.items() if name in (None, path)]
     if len(chosen) == 1:
-        return next(iter(chosen.values()))
-    if not gated:
-        raise InputError(
-            f"there is no gated network in {type(model).__name__}.",
-            hint="hold what depl0.attach(model, example) returns in an attribute, and call it in forward.",
-        )
-    what = f"there are {len(gated)} gated networks" if name is None else f"{name!r} is none of the gated networks"
+        return chosen[0]
+    called = "" if name is None else f" called {name!r}"
     raise InputError(
-        f"{what} in {type(model).__name__}: {', '.join(map(repr, gated))}.", hint="choose one with gated='…'."
+        f"expected one gated network{called} in {type(model).__name__}, found {', '.join(map(repr, gated)) or 'none'}.",
+        hint="hold what depl0.attach(model, example) returns in an attribute; choose one of several with gated='…'.",
     )
 
 

@@ -228,7 +228,7 @@ def check_can_be_carried(optimizer: Any, weights: Sequence[Tensor], successors: 
     for own in optimizers:
         for parameter, remembered in own.state.items():
             allowed = former.get(id(parameter))
-            shapes = {key: v.shape for key, v in _items(remembered) if isinstance(v, Tensor) and v.numel() > 1}
+            shapes = {key: v.shape for key, v in remembered.items() if isinstance(v, Tensor) and v.numel() > 1}
             odd = next((key for key, shape in shapes.items() if allowed and shape not in allowed), None)
             if odd is not None:
                 raise InputError(
@@ -242,40 +242,28 @@ def check_can_be_carried(optimizer: Any, weights: Sequence[Tensor], successors: 
 def _walked(optimizer: Any) -> tuple[list[Any], list[tuple[str, Tensor]]]:
     """Return an optimizer with all optimizers inside it, and the tensors that they hold outside groups and state.
 
-    Attributes, containers, and objects of classes from the optimizer's own module are searched.
+    Attributes and containers are searched.
     """
     optimizers: list[Any] = []
     elsewhere: list[tuple[str, Tensor]] = []
     seen: set[int] = set()
-    stack: list[tuple[str, Any, str]] = [(type(optimizer).__name__, optimizer, type(optimizer).__module__)]
+    stack: list[tuple[str, Any]] = [(type(optimizer).__name__, optimizer)]
     while stack:
-        path, value, module = stack.pop()
+        path, value = stack.pop()
         if isinstance(value, Tensor):
             elsewhere.append((path, value))
+        elif id(value) in seen:
             continue
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if value is optimizer or isinstance(value, torch.optim.Optimizer):
+        elif value is optimizer or isinstance(value, torch.optim.Optimizer):
             optimizers.append(value)
-            module = type(value).__module__
-            seen.update(map(id, (value.param_groups, value.state)))
-            for group in value.param_groups:
-                seen.update(map(id, (group, group["params"])))
-                stack += [(f"{path}.param_groups[{key!r}]", v, module) for key, v in group.items() if key != "params"]
-            stack += [(f"{path}.state", remembered, module) for remembered in value.state.values()]
+            seen.update(map(id, (value.param_groups, value.state, *value.param_groups)))
+            stack += [(f"{path}.{name}", part) for name, part in vars(value).items()]
         elif isinstance(value, Mapping):
-            stack += [(path, part, module) for part in (*value.keys(), *value.values())]
+            stack += [(path, part) for part in (*value.keys(), *value.values())]
         elif isinstance(value, (list, tuple, set, frozenset)):
-            stack += [(path, part, module) for part in value]
-        elif type(value).__module__ != module or isinstance(value, (nn.Module, type)):
-            continue
-        stack += [(f"{path}.{name}", part, module) for name, part in getattr(value, "__dict__", {}).items()]
+            stack += [(path, part) for part in value]
+        seen.add(id(value))
     return optimizers, elsewhere
-
-
-def _items(remembered: Any) -> Iterable[tuple[Any, Any]]:
-    return remembered.items() if isinstance(remembered, Mapping) else ()
 
 
 def carry_gradients(shrunk: Shrunk) -> None:

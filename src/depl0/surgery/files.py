@@ -11,10 +11,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, get_args, get_origin, get_type_hints
 
 import torch
 from safetensors.torch import load_file
@@ -24,27 +25,21 @@ from torch import Tensor, nn
 from depl0._util import io
 from depl0._util.io import atomic_write, checksum, flush_folder
 from depl0.costs.count import Cost
-from depl0.equivalence.certificate import Certificate
 from depl0.equivalence.comparison import PROBES
 from depl0.equivalence.probe import check_description, outputs_on, probe_error
 from depl0.errors import Depl0Error, FormatError, InputError
 from depl0.host.network import canonical_names, first_line
 from depl0.replacements.base import Replacement, replacement_from
 from depl0.surgery.hub import local_folder
-from depl0.surgery.record import (
-    Agreement,
-    CompactRecord,
-    RecoveryRecord,
-    apply_record,
-    info,
-    remember,
-    state_shapes,
-)
+from depl0.surgery.record import CompactRecord, info, remember, state_shapes
+from depl0.surgery.slicing import cut_to
 
 FORMAT = "depl0-compact"
 VERSION = 1
 _WIDEST = 16
 """bytes of a number (complex128)"""
+_MEASURED = ("certificate", "agreement", "recovery")
+"""fields of a record that are dataclasses"""
 _FACTORY = "pass the function that builds the network which was pruned, with the same arguments."
 
 
@@ -99,10 +94,6 @@ def _replace_files(folder: Path, sha256: str, header: bytes, values: bytes) -> N
     switches to the new network, and then the values get their final name.
     """
     final, pending = folder / "compact.safetensors", folder / _pending_name(sha256)
-    if final.is_dir():
-        raise InputError(
-            f"{final} cannot be written: there is a folder in its place.", hint="move the folder out of the way."
-        )
     atomic_write(pending, values)
     try:
         atomic_write(folder / "compact.json", header)
@@ -148,7 +139,8 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     if not callable(factory):
         raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
     source = local_folder(folder)
-    header, record = _read_record(source)
+    header = _read_header(source / "compact.json")
+    record = record_from_json(header, source / "compact.json")
     model = factory()
     if not isinstance(model, nn.Module):
         raise InputError(f"factory must return a torch.nn.Module, got {type(model).__name__} instead.")
@@ -160,7 +152,7 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
     )
     _check_equal(dense, built, source)
     with _damage(source / "compact.json", "describes cuts that the network does not allow"):
-        apply_record(model, record)
+        cut_to(model, record.positions, record.replacements)
     with _damage(values, "cannot be read"):
         tensors = load_file(values)  # mapped into memory
     _fill(model, tensors, source)
@@ -193,12 +185,8 @@ def _verify(model: nn.Module, record: CompactRecord, proof: Any, source: Path) -
 
 def read_record(folder: str | os.PathLike[str]) -> CompactRecord:
     """Return the record of a saved pruned model, without building it."""
-    return _read_record(Path(folder))[1]
-
-
-def _read_record(source: Path) -> tuple[dict[str, Any], CompactRecord]:
-    header = _read_header(source / "compact.json")
-    return header, record_from_json(header, source / "compact.json")
+    path = Path(folder) / "compact.json"
+    return record_from_json(_read_header(path), path)
 
 
 def _checked_values(source: Path, header: dict[str, Any], limit: int) -> Path:
@@ -281,14 +269,12 @@ def record_to_json(record: CompactRecord) -> dict[str, Any]:
             name: {"params": cost.params, "macs": cost.macs}
             for name, cost in (("dense", record.dense), ("compact", record.compact))
         },
-        "certificate": asdict(record.certificate),
         "inputs": [list(shape) for shape in record.inputs],
         "dense_shapes": {name: list(shape) for name, shape in record.dense_shapes.items()},
         "keep": {name: dict(sorted(keep[name].items())) for name in sorted(keep)},  # whatever the order of cuts
         "numbers": {name: dict(sorted(numbers[name].items())) for name in sorted(numbers)},
         "replaced": {path: replacement.to_dict() for path, replacement in sorted(record.replacements.items())},
-        **({} if record.agreement is None else {"agreement": asdict(record.agreement)}),
-        **({} if record.recovery is None else {"recovery": asdict(record.recovery)}),
+        **{name: asdict(value) for name in _MEASURED if (value := getattr(record, name)) is not None},
         **({} if record.probe is None else {"proof": {"inputs": record.probe, "outputs": None}}),
     }
 
@@ -307,19 +293,35 @@ def record_from_json(header: dict[str, Any], path: Path) -> CompactRecord:
         for name, places in header["numbers"].items():
             for place, count in places.items():
                 positions[str(name), int(place)] = torch.arange(_count(count))
+        types = get_type_hints(CompactRecord)
         return CompactRecord(
             network=str(header["network"]),
             dense_shapes=shapes,
             positions=positions,
             replacements=replacements,
-            dense=_cost(header["cost"]["dense"]),
-            compact=_cost(header["cost"]["compact"]),
-            certificate=_certificate(header["certificate"]),
+            dense=_typed(Cost, header["cost"]["dense"]),
+            compact=_typed(Cost, header["cost"]["compact"]),
             inputs=tuple(map(_shape, header["inputs"])),
             probe=_probe(header.get("proof")),
-            agreement=_agreement(header.get("agreement")),
-            recovery=_recovery(header.get("recovery")),
+            **{name: _typed(types[name], header.get(name)) for name in _MEASURED},
         )
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """Return plain data as a value of this type, which may be a dataclass; raise an error if they have another one."""
+    parts = get_args(kind)
+    if is_dataclass(kind):
+        fields = {name: each for name, each in get_type_hints(kind).items() if name in value}
+        return kind(**{name: _typed(each, value[name]) for name, each in fields.items()})  # type: ignore[operator]
+    if NoneType in parts:
+        return None if value is None else _typed(parts[0], value)
+    if get_origin(kind) is tuple:
+        return tuple(_typed(parts[0], each) for each in value)
+    if get_origin(kind) is Mapping:
+        return {str(name): _typed(parts[1], each) for name, each in value.items()}
+    if type(value) is not kind and not (kind is float and type(value) is int):
+        raise ValueError(f"{str(value)[:50]!r} is not of the type {kind.__name__}")
+    return kind(value)
 
 
 @contextmanager
@@ -333,28 +335,6 @@ def _damage(path: Path, what: str) -> Iterator[None]:
         raise FormatError(
             f"{path} {what}: {type(error).__name__} {str(error)[:200]}.", hint="copy the folder again from its source."
         ) from error
-
-
-def _certificate(found: dict[str, Any]) -> Certificate:
-    covered, refused = (tuple(map(str, found[key])) for key in ("covered", "refused"))
-    return Certificate(float(found["max_error"]), str(found["dtype"]), _whole(found["inputs"]), covered, refused)
-
-
-def _agreement(found: Any) -> Agreement | None:
-    if found is None:
-        return None
-    outputs = {str(name): _agreement(entry) for name, entry in (found.get("outputs") or {}).items()}
-    known = {name: agreement for name, agreement in outputs.items() if agreement is not None}
-    equal, kl = _numbers(found, "equal", "kl")
-    return Agreement(_whole(found["inputs"]), float(found["error"]), equal, kl, known or None)
-
-
-def _recovery(found: Any) -> RecoveryRecord | None:
-    return None if found is None else RecoveryRecord(_whole(found["steps"]), *_numbers(found, "before", "after"))
-
-
-def _numbers(found: dict[str, Any], *names: str) -> Iterator[Any]:
-    return (None if found[name] is None else float(found[name]) for name in names)
 
 
 def _probe(proof: Any) -> Any:
@@ -375,12 +355,8 @@ def _axis_sizes(
     return sizes
 
 
-def _cost(entry: dict[str, Any]) -> Cost:
-    return Cost(_whole(entry["params"]), _whole(entry["macs"]))
-
-
 def _whole(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+    if type(value) is not int or not 0 <= value < 2**63:
         raise ValueError(f"{str(value)[:50]!r} is not a valid non-negative integer")
     return value
 
@@ -388,7 +364,7 @@ def _whole(value: Any) -> int:
 def _shape(sizes: Any) -> tuple[int, ...]:
     if len(sizes) > 64:
         raise ValueError(f"a tensor has {len(sizes):,} dimensions")
-    return tuple(_whole(size) for size in sizes)
+    return tuple(map(_whole, sizes))
 
 
 def _count(value: Any) -> int:

@@ -19,11 +19,8 @@ from depl0.errors import InputError
 from depl0.host.inputs import ExampleInputs
 from depl0.replacements.base import Replacement
 from depl0.replacements.constant import ConstantReplacement, Removal
-from depl0.surgery.slicing import cut_to
 
 _ATTRIBUTE = "_depl0_compact_record"
-_WRITERS = {"transformers": "depl0.integrations.transformers"}
-"""Libraries whose ``save_pretrained`` cannot describe layers of different widths, and the module that can."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +150,8 @@ def record_of(model: nn.Module) -> CompactRecord | None:
 def remember(model: nn.Module, record: CompactRecord) -> None:
     """Attach a record to its pruned model; deep copies keep it."""
     model.__dict__[_ATTRIBUTE] = record
-    if hasattr(type(model), "save_pretrained") and _library(model) is not None:
+    is_of_transformers = any(base.__module__.startswith("transformers.") for base in type(model).__mro__)
+    if is_of_transformers and hasattr(model, "save_pretrained"):
         model.__dict__["save_pretrained"] = MethodType(_save_pretrained, model)
 
 
@@ -163,14 +161,10 @@ def forget(model: nn.Module) -> None:
     model.__dict__.pop("save_pretrained", None)
 
 
-def _library(model: nn.Module) -> str | None:
-    libraries = [base.__module__.partition(".")[0] for base in type(model).__mro__]
-    return next((library for library in libraries if library in _WRITERS), None)
-
-
 def _save_pretrained(model: nn.Module, save_directory: Any, **kwargs: Any) -> Any:
-    """Write a pruned model in the format of its library; this replaces the library's own method."""
-    return import_module(_WRITERS[_library(model) or ""]).save_pretrained(model, save_directory, **kwargs)
+    """Write a pruned model; this replaces the method of transformers, which cannot describe its layers' widths."""
+    module = import_module("depl0.integrations.transformers")  # which imports this module
+    return module.save_pretrained(model, save_directory, **kwargs)
 
 
 def compose(earlier: CompactRecord | None, positions: Mapping[Axis, Tensor]) -> dict[Axis, Tensor]:
@@ -191,11 +185,6 @@ def _dense_axes(earlier: CompactRecord, axis: Axis) -> list[Axis]:
         if names is not None:
             return [(name, 0) for name in names if name in earlier.dense_shapes]
     return [axis]
-
-
-def apply_record(model: nn.Module, record: CompactRecord) -> None:
-    """Cut a fresh copy of the original model to the shape of the pruned model, in place."""
-    cut_to(model, record.positions, record.replacements)
 
 
 def record_cut(

@@ -43,7 +43,8 @@ from depl0.search.one_shot import note_agreement
 from depl0.search.recovery.distillation import BLOCKS, DistillationLoss
 from depl0.search.recovery.outputs import compare_by, measure_agreement
 from depl0.search.recovery.self_distillation import VALUE_BLOCKS, distill
-from depl0.surgery.record import apply_record, record_of, remember
+from depl0.surgery.record import record_of, remember
+from depl0.surgery.slicing import cut_to
 
 JUDGING_INPUTS = 256
 _FIRST_EPOCH = 2_000_000
@@ -215,7 +216,7 @@ def _rebuild(session: Session, make_host: Callable[[], nn.Module]) -> nn.Module:
     """Cut a new network as before the run stopped; its values come from the checkpoint."""
     compact = make_host().to(session.accelerator.device)
     record = files.record_from_json(json.loads(session.state.record or "{}"), session.folder.path)
-    apply_record(compact, record)
+    cut_to(compact, record.positions, record.replacements)
     remember(compact, record)
     return compact
 
