@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 import depl0
 from depl0._util.optional import import_torchvision
-from depl0.app.models.spec import build_model
+from depl0.app.models.spec import factory
 from depl0.export.onnx import export_onnx
 from depl0.latency import interleave, processor_name, session_call, speedup, summarise
 
@@ -36,7 +36,7 @@ def make(name: str) -> tuple[nn.Module, int]:
     """Return a network in evaluation mode, and the size of its images."""
     torch.manual_seed(0)
     if name in SMALL:
-        return build_model(name, 10, 3, SMALL[name]).eval(), SMALL[name]
+        return factory(name, 10, 3, SMALL[name])().eval(), SMALL[name]
     if name == "efficientnet_lite0":
         from imagenet import make as make_efficientnet
 

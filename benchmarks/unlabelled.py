@@ -34,7 +34,7 @@ from torch import Tensor, nn
 
 import depl0
 from depl0.app.methods import METHODS, Scored
-from depl0.app.models.spec import build_model
+from depl0.app.models.spec import factory
 from depl0.app.models.weights import load_weights
 from depl0.search.calibration import BATCH_SIZE, hold_out
 from depl0.search.freezing import freeze_network
@@ -81,7 +81,7 @@ def main() -> None:
     if args.data:
         known = {tuple(row[key] for key in KEY) for row in rows}
         splits = open_splits(args.data)
-        dense = build_model(args.model, 10, 3, 32)
+        dense = factory(args.model, 10, 3, 32)()
         load_weights(dense, args.weights)
         dense = dense.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         whole = accuracy(dense, splits["test"])

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import depl0
-from depl0.app.models.spec import build_model
+from depl0.app.models.spec import factory
 from depl0.app.recipes.toml import read_recipe
 from tests.cli.conftest import Type
 from tests.support.layouts import write_cifar10
@@ -177,7 +177,7 @@ def test_a_network_of_timm(type_command: Type, tmp_path: Path) -> None:
 
 def test_quick_recovers_without_labels(type_command: Type, tmp_path: Path) -> None:
     torch.manual_seed(5)
-    save_file(build_model("small_cnn", 10, 1, 8).state_dict(), tmp_path / "w.safetensors")
+    save_file(factory("small_cnn", 10, 1, 8)().state_dict(), tmp_path / "w.safetensors")
     command = "prune digits --weights w.safetensors --quick --device cpu --set data.limit_train=128"
     command += " --set model.allow_chance=true"
     typed = type_command(f"{command} --set finetune.recover=3 --out run")
@@ -193,7 +193,7 @@ def test_quick_recovers_without_labels(type_command: Type, tmp_path: Path) -> No
 
 def test_several_budgets_are_a_run_each(type_command: Type, tmp_path: Path) -> None:
     torch.manual_seed(5)
-    save_file(build_model("small_cnn", 10, 1, 8).state_dict(), tmp_path / "w.safetensors")
+    save_file(factory("small_cnn", 10, 1, 8)().state_dict(), tmp_path / "w.safetensors")
     options = "digits --weights w.safetensors --quick --device cpu --set data.limit_train=128 --recover 2"
     options += " --set model.allow_chance=true"
     typed = type_command(f"compare {options} --budgets 0.3,0.6 --seeds 1 --out out")
@@ -216,7 +216,7 @@ def test_several_budgets_are_a_run_each(type_command: Type, tmp_path: Path) -> N
 
 def test_trained_weights(type_command: Type, tmp_path: Path) -> None:
     torch.manual_seed(5)
-    network = build_model("small_cnn", 10, 1, 8)
+    network = factory("small_cnn", 10, 1, 8)()
     save_file(network.state_dict(), tmp_path / "w.safetensors")
     typed = type_command(f"{SHORT} --weights w.safetensors --out stopped")
     assert typed.code == 2 and "the trained weights score" in typed.err and "model.allow_chance=true" in typed.err
@@ -232,7 +232,7 @@ def test_trained_weights(type_command: Type, tmp_path: Path) -> None:
 
 
 def test_weights_that_do_not_fit(type_command: Type, tmp_path: Path) -> None:
-    state = build_model("small_cnn", 10, 1, 8).state_dict()
+    state = factory("small_cnn", 10, 1, 8)().state_dict()
     save_file({**state, "linear.bias": torch.ones(7)}, tmp_path / "w.safetensors")
     typed = type_command(f"{SHORT} --weights w.safetensors --out run")
     assert typed.code == 2

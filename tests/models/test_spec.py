@@ -10,7 +10,7 @@ from torch import nn
 
 from depl0._util.optional import import_torchvision
 from depl0.app.models import names
-from depl0.app.models.spec import build_model, factory
+from depl0.app.models.spec import factory
 from depl0.errors import InputError
 
 pytestmark = pytest.mark.structures
@@ -20,7 +20,7 @@ SIZES = {"num_classes": 7, "in_channels": 3, "image_size": 32}
 
 def message_of(spec: str, **sizes: int) -> str:
     with pytest.raises(InputError) as caught:
-        build_model(spec, **{**SIZES, **sizes})
+        factory(spec, **{**SIZES, **sizes})()
     return str(caught.value)
 
 
@@ -52,7 +52,7 @@ def nothing_is_left_on_the_path(monkeypatch):
 
 @pytest.mark.parametrize("name", [n for n in names() if n not in ("vgg16", "resnet50") and "dep_l0" not in n])
 def test_every_built_in_network_takes_the_sizes_of_the_data(name):
-    network = build_model(name, num_classes=7, in_channels=2, image_size=20).eval()
+    network = factory(name, num_classes=7, in_channels=2, image_size=20)().eval()
     assert network(torch.zeros(1, 2, 20, 20)).shape == (1, 7)
 
 
@@ -70,7 +70,7 @@ def torchvision():
 
 
 def test_torchvision_networks(torchvision):
-    network = build_model("torchvision:resnet18", **SIZES)
+    network = factory("torchvision:resnet18", **SIZES)()
     assert isinstance(network, torchvision.models.ResNet)
     assert network.fc.out_features == 7
     assert message_of("torchvision:resnet81") == (
@@ -80,7 +80,7 @@ def test_torchvision_networks(torchvision):
 
 
 def test_timm_networks(torchvision):
-    network = build_model("timm:mobilenetv3_small_050", num_classes=7, in_channels=1, image_size=32).eval()
+    network = factory("timm:mobilenetv3_small_050", num_classes=7, in_channels=1, image_size=32)().eval()
     assert network(torch.zeros(1, 1, 32, 32)).shape == (1, 7)
     message = message_of("timm:mobilenetv3_smal_100")
     assert message.startswith("there is no timm model called 'mobilenetv3_smal_100'.\nhint: did you mean")
@@ -126,23 +126,23 @@ def leaves():
 
 def test_a_callable_of_a_file(write):
     path = write(NETS)
-    network = build_model(f"{path}:make", **SIZES)
+    network = factory(f"{path}:make", **SIZES)()
     assert network(torch.zeros(2, 3, 4, 4)).shape == (2, 7)
-    assert build_model(f"{path}:sizes", **SIZES).sizes == (7, 3, 32)
-    assert build_model(f"{path}:Net", **SIZES).out_features == 7
-    assert isinstance(build_model(f"{path}:keywords", **SIZES), nn.Identity)
+    assert factory(f"{path}:sizes", **SIZES)().sizes == (7, 3, 32)
+    assert factory(f"{path}:Net", **SIZES)().out_features == 7
+    assert isinstance(factory(f"{path}:keywords", **SIZES)(), nn.Identity)
 
 
 def test_a_file_is_loaded_once(write, tmp_path, monkeypatch):
     path = write(NETS)
-    first = build_model(f"{path}:Net", **SIZES)
+    first = factory(f"{path}:Net", **SIZES)()
     monkeypatch.chdir(tmp_path)
     second = factory("nets.py:Net", **SIZES)()
     assert type(first) is type(second)
     assert "nets" not in sys.modules
     (tmp_path / "other").mkdir()
     write(NETS, "other/nets.py")
-    assert type(build_model("other/nets.py:Net", **SIZES)) is not type(first)
+    assert type(factory("other/nets.py:Net", **SIZES)()) is not type(first)
 
 
 def test_a_callable_of_a_module(write, tmp_path, monkeypatch):
@@ -150,7 +150,7 @@ def test_a_callable_of_a_module(write, tmp_path, monkeypatch):
     write("", "nets_package/__init__.py")
     write(NETS, "nets_package/nets.py")
     monkeypatch.chdir(tmp_path)  # as with python -m, the folder one is in counts
-    assert build_model("nets_package.nets:Net", **SIZES).out_features == 7
+    assert factory("nets_package.nets:Net", **SIZES)().out_features == 7
     assert "there is no module nets_package.other." in message_of("nets_package.other:make")
     assert "there is no module no_such_package." in message_of("no_such_package.nets:make")
 
@@ -167,7 +167,7 @@ def test_an_error_in_the_file_says_file_and_line(write, text, place):
     assert f"model '{path}:make' failed at {path.resolve()}, {place}" in message_of(f"{path}:make")
     # A file that failed is read again once it is mended.
     write("from torch import nn\ndef make():\n    return nn.Identity()\n# and a line more\n")
-    assert isinstance(build_model(f"{path}:make", **SIZES), nn.Identity)
+    assert isinstance(factory(f"{path}:make", **SIZES)(), nn.Identity)
 
 
 def test_an_error_in_the_callable_says_file_and_line(write):
@@ -195,5 +195,5 @@ def test_data_that_does_not_know_its_outputs(write):
     for spec in ("resnet20", "torchvision:resnet18", "timm:resnet18"):
         with pytest.raises(InputError, match=f"model '{spec}' is built for images and a number of outputs"):
             factory(spec, **sizes)
-    assert build_model(f"{path}:Net", **sizes).out_features == 3  # its own default
+    assert factory(f"{path}:Net", **sizes)().out_features == 3  # its own default
     assert "missing a required argument: 'num_classes'" in message_of(f"{path}:make", num_classes=None)

@@ -10,8 +10,8 @@ import pytest
 
 PROGRAM = """
 import torch
-from depl0.app.models.spec import build_model
-network = build_model({spec!r}, num_classes=7, in_channels=3, image_size=32).eval()
+from depl0.app.models.spec import factory
+network = factory({spec!r}, num_classes=7, in_channels=3, image_size=32)().eval()
 assert network(torch.zeros(1, 3, 32, 32)).shape == (1, 7)
 """
 

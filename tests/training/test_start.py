@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from depl0.app.data import open_data
-from depl0.app.models.spec import build_model
+from depl0.app.models.spec import factory
 from depl0.app.recipes import get, with_overrides
 from depl0.app.training import setup as start
 from depl0.app.training.setup import model_factory
@@ -34,7 +34,7 @@ def begin(**fields: object) -> start.InitialNetwork:
 
 def test_a_file_for_other_classes(tmp_path: Path) -> None:
     file = tmp_path / "w.safetensors"
-    other = build_model("small_cnn", num_classes=3, in_channels=1, image_size=8)
+    other = factory("small_cnn", num_classes=3, in_channels=1, image_size=8)()
     save_file(other.state_dict(), file)
     found = begin(model__weights=str(file))
     assert not found.trained
@@ -53,7 +53,7 @@ def test_a_function_that_returns_a_trained_network(tmp_path: Path) -> None:
 
 
 def test_published_weights_with_a_new_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = build_model("timm:mobilenetv3_small_050", num_classes=1000, in_channels=1, image_size=8)
+    original = factory("timm:mobilenetv3_small_050", num_classes=1000, in_channels=1, image_size=8)()
     published = ("timm (mobilenetv3_small_050.lamb_in1k)", original.state_dict())
     monkeypatch.setattr(start, "published_weights", lambda spec, in_channels: published)
     found = begin(model__spec="timm:mobilenetv3_small_050.lamb_in1k", model__pretrained=True)

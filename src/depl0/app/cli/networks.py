@@ -38,7 +38,7 @@ def plan_command(
 
     from depl0._util.user_code import load_callable
     from depl0.analysis.planning import plan
-    from depl0.app.models.spec import build_model
+    from depl0.app.models.spec import factory
     from depl0.app.models.spec import image_size as sides
     from depl0.host.inputs import ExampleInputs
 
@@ -46,11 +46,11 @@ def plan_command(
     made = None if example is None else ExampleInputs.of(load_callable(example, "example")(), f"example {example!r}")
     inputs = made or ExampleInputs.of(torch.randn(1, channels, height, width))
     try:
-        network = build_model(model, classes, channels, sides(height, width))
+        network = factory(model, classes, channels, sides(height, width))()
     except InputError:  # a factory that requires a number of classes
         if classes is not None:
             raise
-        network = build_model(model, classes := CLASSES, channels, sides(height, width))
+        network = factory(model, classes := CLASSES, channels, sides(height, width))()
     found = plan(network, inputs, groups=groups)
     shapes = [list(tensor.shape[1:]) for tensor in inputs.tensors()]
     (params, macs), (least_params, least_macs) = found.dense_cost or (0, 0), found.least_cost or (0, 0)

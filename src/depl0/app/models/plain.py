@@ -45,7 +45,8 @@ class LeNet5(nn.Module):
         self.conv1 = nn.Conv2d(in_channels, 20, kernel_size=5)
         self.conv2 = nn.Conv2d(20, 50, kernel_size=5)
         sides = (image_size, image_size) if isinstance(image_size, int) else image_size
-        height, width = map(_side_after_convolutions, sides)
+        # Each convolution removes four pixels of a side, and each pool halves it.
+        height, width = (((side - 4) // 2 - 4) // 2 for side in sides)
         self.fc1 = nn.Linear(50 * height * width, 500)
         self.fc2 = nn.Linear(500, num_classes)
         he_initialise(self)
@@ -57,11 +58,6 @@ class LeNet5(nn.Module):
         x = F.relu(self.fc1(torch.flatten(x, 1)))  # (batch, 500)
         scores: Tensor = self.fc2(x)
         return scores
-
-
-def _side_after_convolutions(image_size: int) -> int:
-    """Return the side after both convolutions, each of which removes four pixels, and both pools, which halve it."""
-    return ((image_size - 4) // 2 - 4) // 2
 
 
 @register

@@ -87,26 +87,22 @@ def _stage(blocks: int, in_channels: int, out_channels: int, stride: int, shortc
     return nn.Sequential(first, *others)
 
 
-def _resnet(depth: int, num_classes: int, shortcut: Shortcut, in_channels: int) -> CifarResNet:
-    return CifarResNet((depth - 2) // 6, num_classes, shortcut, in_channels)
-
-
 @register
 def resnet20(num_classes: int = 10, shortcut: Shortcut = "A", in_channels: int = 3) -> CifarResNet:
     """Build the CIFAR ResNet-20: 0.27 M parameters and 40.6 M MACs with option-A shortcuts."""
-    return _resnet(20, num_classes, shortcut, in_channels)
+    return CifarResNet(3, num_classes, shortcut, in_channels)
 
 
 @register
 def resnet56(num_classes: int = 10, shortcut: Shortcut = "A", in_channels: int = 3) -> CifarResNet:
     """Build the CIFAR ResNet-56: 0.85 M parameters and 125.5 M MACs with option-A shortcuts."""
-    return _resnet(56, num_classes, shortcut, in_channels)
+    return CifarResNet(9, num_classes, shortcut, in_channels)
 
 
 @register
 def resnet56_dep_l0(num_classes: int = 10, in_channels: int = 3, shortcut: Shortcut = "A") -> CifarResNet:
     """Build ResNet-56 with the initial weights of the Dep-L0 paper's code."""
-    network = _resnet(56, num_classes, shortcut, in_channels)
+    network = CifarResNet(9, num_classes, shortcut, in_channels)
     initialise_as_dep_l0(network, "fan_in")
     return network
 

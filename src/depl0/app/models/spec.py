@@ -74,15 +74,6 @@ def image_size(height: int, width: int) -> ImageSize:
     return height if height == width else (height, width)
 
 
-def build_model(spec: str, num_classes: int | None, in_channels: int, image_size: ImageSize) -> nn.Module:
-    """Build the network that ``spec`` describes, for these images and classes.
-
-    >>> build_model("lenet5", num_classes=7, in_channels=1, image_size=28).fc2
-    Linear(in_features=500, out_features=7, bias=True)
-    """
-    return factory(spec, num_classes, in_channels, image_size)()
-
-
 def factory(
     spec: str,
     num_classes: int | None,
@@ -125,10 +116,12 @@ def check_spec(spec: str) -> None:
     if colon and not (where and name):
         raise InputError(f"model {spec!r} must have a name on both sides of the colon.", hint=FORMS)
     if not colon and spec not in MODELS:
-        published = [library for library in LIBRARIES if _is_known(library, spec)]
-        if published:
-            raise InputError(f"there is no built-in model {spec!r}.", hint=f"did you mean {published[0]}:{spec}?")
-        raise unknown("built-in model", spec, names(), FORMS)
+        error = unknown("built-in model", spec, names(), FORMS)
+        for library in reversed(LIBRARIES):
+            with contextlib.suppress(InputError):  # not installed, or without this network
+                check_known(library, spec)
+                error = InputError(f"there is no built-in model {spec!r}.", hint=f"did you mean {library}:{spec}?")
+        raise error
 
 
 def _library_factory(library: str, name: str, num_classes: int, in_channels: int) -> Callable[[], nn.Module]:
@@ -157,14 +150,6 @@ def check_known(library: str, name: str) -> None:
     if name not in known and not (library == "timm" and models.is_model(name)):  # timm: also with a tag
         hint = did_you_mean(name, known) or f"{LIBRARIES[library]}.list_models() lists them."
         raise InputError(f"there is no {library} model called {name!r}.", hint=hint)
-
-
-def _is_known(library: str, name: str) -> bool:
-    try:
-        check_known(library, name)
-    except InputError:  # not installed, or without this network
-        return False
-    return True
 
 
 def import_library(package: str) -> Any:
