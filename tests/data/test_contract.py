@@ -34,7 +34,7 @@ def test_plain_images_are_the_training_images_without_augmentation(specs):
     for name, augment in (("cifar10", "crop-flip"), ("folder", "imagenet")):
         data = open_data(specs[name], SETTINGS.replace(augment=augment))
         plain = open_data(specs[name], SETTINGS.replace(augment="none"))
-        assert same(collect(data.for_calibration, 2), collect(plain.train, 2))
+        assert same(collect(data.train.plain(), 2), collect(plain.train, 2))
         assert not same(collect(data.train, 2), collect(plain.train, 2))
 
 

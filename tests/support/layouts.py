@@ -16,7 +16,7 @@ def write_cifar(folder: Path, layout: Cifar, records: int = 20, seed: int = 0) -
     rng = np.random.default_rng(seed)
     target = folder / layout.folder
     target.mkdir(parents=True)
-    for file in layout.files:
+    for file in (*layout.train, layout.test):
         values = rng.integers(0, 256, (records, layout.record), dtype=np.uint8)
         values[:, layout.label_bytes - 1] = np.arange(records) % layout.num_classes
         values.tofile(target / file)

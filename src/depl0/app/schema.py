@@ -115,10 +115,8 @@ def _explained(kind: type[Schema], error: ValidationError, values: dict[str, Any
 
 def _hint(errors: Sequence[Any], value: Any) -> str | None:
     contexts = [each.get("ctx", {}) for each in errors]
-    if any(1 in (context.get("le"), context.get("lt")) for context in contexts):
-        return suggest_fraction(value)
-    known = [name for context in contexts for name in re.findall(r"'([^']+)'", str(context.get("expected", "")))]
-    return did_you_mean(value, known) if isinstance(value, str) else None
+    is_share = any(1 in (context.get("le"), context.get("lt")) for context in contexts)
+    return suggest_fraction(value) if is_share else None
 
 
 def shown(value: object) -> str:

@@ -185,11 +185,6 @@ class Data:
         return "test" if self.validation is None else "validation"
 
     @property
-    def for_calibration(self) -> Batches:
-        """Return training examples without augmentation if possible."""
-        return self.train.plain()
-
-    @property
     def for_choices(self) -> Batches:
         """Return the batches of :attr:`split`."""
         return self.test if self.validation is None else self.validation

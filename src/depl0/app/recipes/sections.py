@@ -33,6 +33,7 @@ from depl0.app.schema import (
     ShareAbove0,
     Text,
     checked,
+    only,
     shown,
 )
 from depl0.app.tasks import TASKS
@@ -61,11 +62,6 @@ def _check_penalty(kind: str) -> None:
     known = ("params", "macs", "groups", *sorted(PENALTIES))  # other packages add to them
     if kind not in known:
         raise unknown("kind of penalty", kind, known)
-
-
-def _check_preset(name: str) -> None:
-    if name not in PRESETS:
-        raise unknown("preset", name, PRESETS)
 
 
 _Setting: TypeAlias = Flag | Annotated[int, Strict()] | Number | Name
@@ -175,7 +171,7 @@ class GatesSection(Section):
     alone: Annotated[tuple[Name, ...], Distinct] = ()
     """Layers whose output is gated although it is added to a shortcut; nothing is cut for these gates. Ignored with a
     budget and by methods that score channels."""
-    preset: Annotated[Name, checked(_check_preset)] = "default"
+    preset: Annotated[Name, only(lambda name: name in PRESETS, f"one of {', '.join(PRESETS)}")] = "default"
     """Scaling and initialisation of the generator."""
     start: Number | None = None
     """Initial log α of every gate (default: the preset's)."""

@@ -19,7 +19,6 @@ from depl0._util import io
 from depl0._util.io import atomic_write
 from depl0.app.recipes.recipe import Recipe
 from depl0.app.recipes.toml import read_recipe, write_recipe
-from depl0.app.runs.checkpoint import has_checkpoints
 from depl0.errors import FormatError, InputError
 from depl0.latency import processor_name
 
@@ -87,11 +86,6 @@ class RunFolder:
     def has_begun(self) -> bool:
         """Whether the folder holds a run, finished or not."""
         return (self.path / "recipe.toml").exists()
-
-    @property
-    def has_checkpoints(self) -> bool:
-        """Whether there is any checkpoint, valid or not."""
-        return has_checkpoints(self.checkpoints)
 
     def begin(self, recipe: Recipe) -> None:
         """Create the folder with the recipe and the environment."""

@@ -15,7 +15,9 @@ from depl0.app.trust import check_trusted, code_file, trust_from_now_on
 def recipe_of_run(file: Path, given: Collection[str] = ()) -> Recipe:
     """Read the recipe of a run. Code of fields that are not ``given`` by the user must be trusted."""
     recipe = read_recipe(file)
-    _check({field: code for field, code in code_of(recipe).items() if field not in given}, file)
+    for field, code in code_of(recipe).items():
+        if field not in given:
+            check_trusted(f"code {code}", f"{file} names code that was never run here: its {field} would run {code}.")
     return recipe
 
 
@@ -43,8 +45,3 @@ def trust_code(recipe: Recipe) -> None:
     """Trust the code of a run that this user has started in later commands."""
     for file in code_of(recipe).values():
         trust_from_now_on(f"code {file}")
-
-
-def _check(code: dict[str, str], place: Path) -> None:
-    for field, file in code.items():
-        check_trusted(f"code {file}", f"{place} names code that was never run here: its {field} would run {file}.")

@@ -22,6 +22,7 @@ from torch import nn
 from depl0._util.progress import StopRequested, stop_requested
 from depl0._util.random import seed_everything
 from depl0.app.recipes.recipe import Recipe
+from depl0.app.runs.checkpoint import has_checkpoints
 from depl0.app.runs.folder import RunFolder, locked
 from depl0.app.signals import stop_on_signals
 from depl0.errors import Depl0Error, InputError, RunInterruptedError, TrainingError
@@ -177,7 +178,7 @@ def stoppable(folder: RunFolder) -> Iterator[None]:
         with stop_on_signals():
             yield
     except StopRequested as stop:
-        if folder.has_checkpoints:
+        if has_checkpoints(folder.checkpoints):
             raise RunInterruptedError(f"interrupted; {folder.path} has the last checkpoint.", hint=CONTINUE) from stop
         raise RunInterruptedError(
             "interrupted before the first checkpoint.", hint="re-run with --resume to start again."
@@ -193,7 +194,7 @@ def explain_failures(accelerator: Accelerator, folder: RunFolder) -> Iterator[No
         if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EACCES):
             raise
         place = f" ({error.filename})" if error.filename else ""
-        intact = " The last checkpoint in it is intact." if folder.has_checkpoints else ""
+        intact = " The last checkpoint in it is intact." if has_checkpoints(folder.checkpoints) else ""
         raise TrainingError(
             f"{folder.path} cannot be written to: {error.strerror}{place}.{intact}",
             hint=f"free some space or repair the disk, then {CONTINUE}",
@@ -204,7 +205,7 @@ def explain_failures(accelerator: Accelerator, folder: RunFolder) -> Iterator[No
         lost = isinstance(error, getattr(torch.distributed, "DistError", ())) or _LOST.search(str(error))
         if accelerator.num_processes == 1 or not lost:
             raise
-        kept = f"; {folder.path} has the last checkpoint" if folder.has_checkpoints else ""
+        kept = f"; {folder.path} has the last checkpoint" if has_checkpoints(folder.checkpoints) else ""
         line = re.sub(r"^\[[^\]]*\]:?\s*", "", str(error).strip().partition("\n")[0])  # without the source's location
         raise TrainingError(
             f"process {accelerator.process_index} of {accelerator.num_processes} has lost another one, and stops"

@@ -21,10 +21,16 @@ def class_scores(outputs: Any) -> Tensor:
     return main_output(outputs, "class scores")
 
 
+class _Scored(Task):
+    def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
+        """Return the KL divergence from the original model's softened predictions, the mean over images or pixels."""
+        return soft_loss(class_scores(outputs).float(), class_scores(wanted).float(), temperature)
+
+
 @register("classification")
 @final
 @dataclass(frozen=True)
-class Classification(Task):
+class Classification(_Scored):
     """One class for every image; cross entropy, and accuracy in percent.
 
     Args:
@@ -65,15 +71,11 @@ class Classification(Task):
                 hint=f"build the network with {classes} classes; a callable may take num_classes.",
             )
 
-    def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
-        """Return the KL divergence from the original model's softened predictions."""
-        return soft_loss(class_scores(outputs).float(), class_scores(wanted).float(), temperature)
-
 
 @register("segmentation")
 @final
 @dataclass(frozen=True)
-class Segmentation(Task):
+class Segmentation(_Scored):
     """One class for every pixel: scores (batch, classes, height, width), label maps (batch, height, width).
 
     The loss is the cross entropy over pixels. The metric is the intersection over union of each class in all images
@@ -137,7 +139,3 @@ class Segmentation(Task):
                 f"have shape {tuple(info.target_shape)}.",
                 hint="targets are label maps (number, height, width); scale the scores up to their size.",
             )
-
-    def distill(self, outputs: Any, wanted: Any, temperature: float) -> Tensor:
-        """Return the KL divergence from the original model's softened predictions, the mean over pixels."""
-        return soft_loss(class_scores(outputs).float(), class_scores(wanted).float(), temperature)

@@ -285,7 +285,7 @@ def calibration(session: Session) -> Calibration:
     Scores and fits use images without augmentation, because a fit to crops is worse on whole images.
     """
     train = session.data.train
-    scores = _Epoch(session.data.for_calibration, _SCORES_EPOCH)
+    scores = _Epoch(session.data.train.plain(), _SCORES_EPOCH)
     statistics, judging = _Epoch(train, _STATISTICS_EPOCH), _Epoch(train, _JUDGING_EPOCH)
     return Calibration(scores, statistics, judging, session.task.loss)
 
