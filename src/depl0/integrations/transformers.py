@@ -203,7 +203,7 @@ def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], **kwargs
 
     ``compact.save_pretrained(folder)`` does the same. The folder holds the files of :func:`depl0.save` and the
     configuration of the original model. Both :func:`load_pretrained` and ``AutoModel….from_pretrained(folder,
-    trust_remote_code=True)`` open it; a README.md in the folder shows the calls. No pickle is written.
+    trust_remote_code=True)`` open it. No pickle is written.
 
     Args:
         compact: a pruned ``PreTrainedModel``.
@@ -213,8 +213,12 @@ def save_pretrained(compact: nn.Module, folder: str | os.PathLike[str], **kwargs
     Raises:
         InputError: ``compact`` is not a pruned model of transformers.
     """
-    record, config = record_of(compact), getattr(compact, "config", None)
-    if record is None or not isinstance(compact, PreTrainedModel) or not isinstance(config, PretrainedConfig):
+    config = getattr(compact, "config", None)
+    if (
+        record_of(compact) is None
+        or not isinstance(compact, PreTrainedModel)
+        or not isinstance(config, PretrainedConfig)
+    ):
         raise InputError(
             f"expected a pruned model of transformers, got {type(compact).__name__} instead.",
             hint="pass what depl0.prune, gated.extract() or search.finish() returned for a PreTrainedModel.",
@@ -252,6 +256,7 @@ def load_pretrained(source: str | os.PathLike[str], **kwargs: Any) -> nn.Module:
             f"{folder} has no config.json that names a network of transformers: {first_line(error)}",
             hint="pass a folder that depl0.integrations.transformers.save_pretrained wrote.",
         ) from error
+    config.update(getattr(config, "sizes_before_pruning", {}))  # in folders of earlier versions
     loaded = depl0_load(folder, lambda: network(config))
     if (folder / "generation_config.json").is_file():
         loaded.generation_config = GenerationConfig.from_pretrained(folder)
@@ -282,23 +287,11 @@ class PrunedModel({network}):
         known = {{name: kwargs[name] for name in ("dtype", "attn_implementation") if kwargs.get(name) is not None}}
         return load_pretrained(folder if Path(folder).is_dir() else f"hf://{{folder}}", **known)
 '''
-_CARD = """# Pruned {network}
-
-{macs:.1%} of the MACs and {params:.1%} of the parameters are left. depl0 opens it, or transformers by running {code}:
-
-```python
-import depl0.integrations.transformers, transformers
-
-model = depl0.integrations.transformers.load_pretrained({folder!r})  # or hf://OWNER/NAME
-model = transformers.{auto}.from_pretrained({folder!r}, trust_remote_code=True)
-```
-"""
 
 
 def _write_code(compact: nn.Module, config: Any, folder: Path) -> None:
-    """Add a code file, its entry in config.json, and a model card, so that Auto classes can open a folder."""
-    kind, record = type(compact), record_of(compact)
-    assert record is not None, "it was checked"
+    """Add a code file and its entry in config.json, so that Auto classes can open a folder."""
+    kind = type(compact)
     autos = [name for name in dir(transformers) if name.startswith("AutoModel") and _opens(name, config, kind)]
     (folder / _CODE_FILE).write_text(_CODE.format(config=type(config).__name__, network=kind.__name__))
     file = folder / "config.json"
@@ -307,9 +300,6 @@ def _write_code(compact: nn.Module, config: Any, folder: Path) -> None:
     settings["auto_map"] = dict.fromkeys(("AutoModel", *autos), f"{code}.PrunedModel")
     settings["auto_map"]["AutoConfig"] = f"{code}.PrunedConfig"
     file.write_text(json.dumps(settings, indent=2) + "\n")
-    if not (folder / "README.md").exists():
-        names = {"network": kind.__name__, "folder": str(folder), "code": _CODE_FILE, "auto": (*autos, "AutoModel")[0]}
-        (folder / "README.md").write_text(_CARD.format(params=record.params_left, macs=record.macs_left, **names))
 
 
 def _opens(auto: str, config: Any, kind: type) -> bool:
