@@ -263,6 +263,15 @@ def test_a_network_that_can_hardly_be_used_is_said_to_be_so() -> None:
     ) as seen:
         depl0.prune(network, data[0][:1], data=data, budget=0.02, recover=None, class_axis=None)
     assert {warning.filename for warning in seen} == {__file__}
+    with pytest.warns(UserWarning, match=r"the recovery of 20 steps gained nothing: .* -> |went from"):
+        depl0.prune(network, data[0][:1], data=data, budget=0.5, recover=20, lr=1e-9)
+
+
+def test_attention_that_reads_only_ungated_channels_is_scored() -> None:
+    network = nn.Sequential(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), nn.Linear(16, 4)).eval()
+    data = [torch.randn(32, 6, 16) for _ in range(2)]
+    pruned = depl0.prune(network, data[0][:1], data=data, budget=0.7, recover=None, quiet=True)
+    assert depl0.info(pruned).macs_left <= 0.7
 
 
 def test_more_groups_are_only_proposed_if_there_are_more(trained: nn.Module) -> None:

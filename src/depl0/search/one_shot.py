@@ -50,6 +50,7 @@ from depl0.search.recovery.self_distillation import (
     LR,
     PATIENCE,
     STEPS,
+    WARMUP_STEPS,
     Recovery,
     descend,
     distill,
@@ -58,6 +59,9 @@ from depl0.search.recovery.self_distillation import (
 from depl0.search.rounds import cut_in_rounds
 from depl0.select.gates import check_budget
 from depl0.surgery.record import Agreement, RecoveryRecord, record_of, remember
+
+LEAST_GAIN = 0.01
+"""Smallest relative decrease of the held-out loss for a recovery to count as useful."""
 
 
 @library_defaults()
@@ -215,11 +219,7 @@ def prune(
             note_agreement(pruned, agreement, done)
             steps_done = "" if done is None else f"{done.steps} steps, "
             progress.result(f"{steps_done}{agreement or 'not compared with the original network'}")
-            if agreement is not None and is_hopeless(agreement):
-                warn_caller(
-                    f"the pruned network has little in common with the original one: {agreement}. Ask for a larger "
-                    "budget, recover longer (recover=2000) or train it with labels (steps=…).",
-                )
+            _warn_of_little_gain(done, agreement)
             networks[share] = pruned
             if on_ready is not None:
                 with_user_defaults(on_ready, pruned)
@@ -252,6 +252,21 @@ def note_agreement(compact: nn.Module, agreement: Agreement | None, recovery: Re
     assert record is not None, "it was extracted"
     trained = None if recovery is None else RecoveryRecord(recovery.steps, recovery.before, recovery.after)
     remember(compact, replace(record, agreement=agreement, recovery=trained or record.recovery))
+
+
+def _warn_of_little_gain(recovery: Recovery | None, agreement: Agreement | None) -> None:
+    if recovery is not None and recovery.before is not None and recovery.after is not None:
+        is_whole = recovery.steps >= WARMUP_STEPS and not recovery.interrupted
+        if is_whole and recovery.after > (1 - LEAST_GAIN) * recovery.before:
+            warn_caller(
+                f"the recovery of {recovery.steps} steps gained nothing: the held-out loss went from "
+                f"{recovery.before:.3g} to {recovery.after:.3g}. Try another lr, or recover=None to save the time.",
+            )
+    if agreement is not None and is_hopeless(agreement):
+        warn_caller(
+            f"the pruned network has little in common with the original one: {agreement}. Ask for a larger budget, "
+            "recover longer (recover=2000) or train it with labels (steps=…).",
+        )
 
 
 def finetune(

@@ -131,11 +131,18 @@ def _completed(gated: GatedModel, errors: Tensor, look: Look, inputs: list[Examp
     """
     known, unseen = errors.isfinite(), look.unseen_gates()
     if bool(unseen.any()):
-        alone = _errors_alone(gated, inputs, {weight.rpartition(".")[0] for weight in look.unseen})
+        alone = _errors_alone(gated, inputs, {_owner(gated.host, weight) for weight in look.unseen})
         errors = torch.where(unseen & (alone > 0), torch.maximum(errors.nan_to_num(0.0), alone), errors)
         known = errors.isfinite()
     mean = errors[known].log().mean().exp() if bool(known.any()) else torch.tensor(1.0, dtype=torch.float64)
     return torch.where(known, errors, mean)
+
+
+def _owner(host: nn.Module, weight: str) -> str:
+    """Return the name of the module that is called with a weight; attention never calls its output layer."""
+    owner = weight.rpartition(".")[0]
+    parent = owner.rpartition(".")[0]
+    return parent if isinstance(host.get_submodule(parent), nn.MultiheadAttention) else owner
 
 
 @torch.enable_grad()
@@ -162,7 +169,7 @@ def _errors_alone(gated: GatedModel, inputs: list[ExampleInputs], modules: set[s
             for part in pieces(inputs, FEW):
                 leaf = gates.clone().requires_grad_()
                 part.run(partial(gated.call_with_gates, leaf))
-                for _ in range(SIGNS):
+                for _ in range(SIGNS if outputs else 0):  # none if the modules only read gates of earlier ones
                     signs = [torch.randint(2, y.shape, generator=rng).to(y) * 2 - 1 for y in outputs]
                     along = [(y * sign).sum() / y.detach().norm() for y, sign in zip(outputs, signs, strict=True)]
                     (slope,) = torch.autograd.grad(torch.stack(along).sum(), leaf, retain_graph=True)
