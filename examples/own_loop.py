@@ -110,7 +110,8 @@ def main() -> None:
         training = Training(train, checkpoint)
     print(f"resumed at step {training.search.done}, {training.gated.kept.float().mean():.0%} of the channels there")
     training.run(until=STEPS)
-    compact = training.search.finish(training.mean)  # ← with the running mean as weights
+    training.gated.host.load_state_dict(training.mean.module.host.state_dict())  # the running mean as weights
+    compact = training.search.finish()  # ←
     print(depl0.info(compact))
     print(f"accuracy {accuracy(compact, test):.1%}")
 

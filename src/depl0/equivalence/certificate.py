@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from depl0._util.tensors import as_precise_as_possible
+from depl0._util.tensors import as_precise_as_possible, cast
 from depl0.analysis.plan import Plan
 from depl0.equivalence.cases import Accepted, accepted_cases, has_finite_numbers, similar_cases
 from depl0.equivalence.comparison import (
@@ -71,6 +72,8 @@ def certify(
         (reference, wanted), dtype = as_precise_as_possible(run)
         _check_finite(wanted)
         candidate = Subject.copy_of(compact, {}, dtype)
+        for name in {name for removal in removals for name in (removal.layer, removal.norm) if name is not None}:
+            candidate.model.get_submodule(name)._apply(partial(cast, dtype=dtype))
         remove(candidate.model, removals)
         with attributes_kept(candidate.model):
             result = compare(wanted, candidate, NETWORKS.at(dtype, host))
