@@ -40,7 +40,7 @@ def test_a_folder_alone_is_exported_with_a_factory(type_command: Type) -> None:
     [
         ("export nothing --to onnx", "nothing holds neither a run nor a compact network"),
         (f"export {BLOCKS} --to onnx", "holds a compact TinyDigits, but not what builds the dense TinyDigits"),
-        (f"export {BLOCKS} --to onnx --model resnet20", "is of another network: stem.weight was of shape (6, 1, 3, 3) there"),
+        (f"export {BLOCKS} --to onnx --model resnet20", "is of another network: stem.weight was of shape (6, 1, 3, 3)"),
     ],
     ids=["no run", "no factory", "other network"],
 )
