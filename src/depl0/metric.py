@@ -35,8 +35,6 @@ class Metric:
     ('91.73 %', '0.1235')
     >>> accuracy.difference(91.73, 90.43), rmse.difference(0.12, 0.13)
     ('-1.30 points', '+0.01')
-    >>> rmse.better(0.1, 0.2)
-    True
     """
 
     name: str
@@ -100,10 +98,6 @@ class Metric:
         unit = "points" if self.unit == "%" else self.unit
         return self.number(compact - dense, sign=True) + (f" {unit}" if unit else "")
 
-    def better(self, value: float, other: float) -> bool:
-        """Return True if a value is better than another."""
-        return value > other if self.higher_is_better else value < other
-
     def to_dict(self) -> dict[str, Any]:
         """Return the ``metric`` entry of ``summary.json``."""
         return asdict(self)
@@ -115,8 +109,8 @@ ACCURACY = Metric("accuracy", "%")
 def metric_in(summary: Mapping[str, Any]) -> Metric:
     """Return the metric of a summary or of a study's result. Without an entry, the metric is a classifier's accuracy.
 
-    >>> metric_in({"metric": {"name": "rmse", "unit": "", "higher_is_better": False}}).better(1, 2)
-    True
+    >>> metric_in({"metric": {"name": "rmse", "unit": "", "higher_is_better": False}}).direction
+    'lower is better'
     >>> metric_in({}).name
     'accuracy'
     """

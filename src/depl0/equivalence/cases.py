@@ -157,7 +157,7 @@ class CaseCollector:
     def _other_sizes(self, batch: int | None = None, before: str = "") -> Iterator[Case]:
         """Yield sizes of the other parity, and then sizes that suit networks with many halvings."""
         for self.channels_last in (False, True):
-            for grow in (_halved_to_other_parity, _one_more, _halved):
+            for grow in (_halved_to_other_parity, lambda size, _: size + 1, _halved):
                 shapes = _shapes(self.example, batch, grow, self.channels_last)
                 if names := self._sizes_in(shapes):
                     yield self.drawn(f"{before}size {names}", shapes)
@@ -228,10 +228,6 @@ def _spatial(tensor: Tensor, channels_last: bool = False) -> list[int]:
 def _halved_to_other_parity(size: int, place: int) -> int:
     half = size // 2 if size >= 16 else size
     return half + 1 - (half + size) % 2 + 2 * place
-
-
-def _one_more(size: int, place: int) -> int:
-    return size + 1
 
 
 def _halved(size: int, place: int) -> int:

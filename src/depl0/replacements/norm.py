@@ -245,7 +245,10 @@ class NormReplacement(Replacement):
         for name in (found.scale, found.shift):
             if name is not None:
                 shape = tuple(module.get_parameter(name).shape)
-                axes[name] = (state.name_of(module.get_parameter(name)), _long_dim(shape))
+                axes[name] = (
+                    state.name_of(module.get_parameter(name)),
+                    next((dim for dim, size in enumerate(shape) if size > 1), 0),
+                )
                 state.bind(axes[name][0], {axes[name][1]: value.labels}, len(shape), path)
         for node in nodes:
             state.values[node] = value if node in aliases else Opaque(Reason("is inside of a norm", path))
@@ -280,10 +283,6 @@ def _is_source_itself(node: fx.Node, sources: set[fx.Node]) -> bool:
     if operator_name(node) != "to" or source not in sources or not isinstance(source, fx.Node):
         return False
     return bool(node.meta["val"].dtype == source.meta["val"].dtype)
-
-
-def _long_dim(shape: tuple[int, ...]) -> int:
-    return next((dim for dim, size in enumerate(shape) if size > 1), 0)
 
 
 def _epsilons(nodes: list[fx.Node]) -> list[float | None]:

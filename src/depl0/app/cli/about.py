@@ -27,8 +27,9 @@ def list_command(
     if context.invoked_subcommand is not None:
         return
     from depl0.app.recipes import catalog
+    from depl0.app.recipes.toml import read_table
 
-    names = catalog.names() if all_ else catalog.base_names()
+    names = catalog.names() if all_ else tuple(read_table(catalog.BUILT_IN))
     width = max(len(name) for name in names)
     for name in names:
         echo(f"{name:<{width}}  {catalog.describe(name)}")

@@ -237,17 +237,13 @@ class Transform:
 def decode(path: str) -> Any:
     """Return a file as a Pillow image with three channels."""
     try:
-        with _pillow().open(path, formats=FORMATS) as image:
+        with require("PIL.Image", "pillow", "to decode image files").open(path, formats=FORMATS) as image:
             return image.convert("RGB")
     except Exception as error:  # the errors of Pillow in a damaged file are not documented: OSError, struct.error, …
         raise DataError(
             f"{path} cannot be decoded as an image: {error}.",
             hint=f"replace it by one of {', '.join(FORMATS)}, or take it out of the folder.",
         ) from error
-
-
-def _pillow() -> Any:
-    return require("PIL.Image", "pillow", "to decode image files")
 
 
 READERS: dict[str, Callable[[Path], Source]] = {

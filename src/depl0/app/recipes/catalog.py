@@ -82,11 +82,6 @@ def names() -> tuple[str, ...]:
     return tuple(_tables())
 
 
-def base_names() -> tuple[str, ...]:
-    """Return the names of the built-in recipes without their variants."""
-    return tuple(read_table(BUILT_IN))
-
-
 def get(name: str) -> Recipe:
     """Return the recipe of this name.
 
