@@ -189,9 +189,10 @@ def forest(found: Mapping[str, Difference], file: Path) -> None:
         figure = new_figure(8.5, 1.2 + 0.36 * len(found))
         axes = figure.subplots()
         for place, each in enumerate(found.values()):
-            low, high = (each.mean, each.mean) if each.low is None or each.high is None else (each.low, each.high)
-            axes.plot([low, high], [place, place], color=BLUE if each.n >= LEAST_SEEDS else GREY, linewidth=2)
-            axes.plot([each.mean], [place], "o", color=INK, markersize=5)
+            is_open = each.n < LEAST_SEEDS or each.low is None or each.high is None  # its interval would hide the rest
+            low, high = (each.mean, each.mean) if is_open else (each.low, each.high)
+            axes.plot([low, high], [place, place], color=BLUE, linewidth=2)
+            axes.plot([each.mean], [place], "o", color=GREY if is_open else INK, markersize=5)
         axes.axvline(0.0, color=INK, linewidth=0.8)
         axes.axvline(CLAIMED, color=GREY, linewidth=0.8, linestyle="--")
         axes.set_yticks(range(len(found)), [f"{name} (n = {each.n})" for name, each in found.items()])
