@@ -23,6 +23,7 @@ DIGITS = tuple(str(digit) for digit in range(10))
 GARMENTS = (*["T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag"], "Ankle boot")
 CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 SPLIT_SEED = 0
+MAX_RECORDS = 50_000
 SITE = "https://www.cs.toronto.edu/~kriz"
 AGAIN = "it is damaged or an incomplete copy: download it again."
 IMAGE_SIZE = 224
@@ -157,7 +158,7 @@ def _read_cifar(path: Path, cifar: Cifar) -> tuple[Path, Part, Part]:
 def _cifar_part(paths: list[Path], cifar: Cifar) -> Part:
     for path in paths:
         size = path.stat().st_size
-        if size == 0 or size % cifar.record:
+        if size == 0 or size % cifar.record or size > MAX_RECORDS * cifar.record:
             raise DataError(f"{path} must have a multiple of {cifar.record:,} bytes, got {size:,} instead.", hint=AGAIN)
     records = np.concatenate([np.fromfile(path, dtype=np.uint8) for path in paths]).reshape(-1, cifar.record)
     labels = torch.from_numpy(records[:, cifar.label_bytes - 1].astype(np.int64))
