@@ -71,7 +71,7 @@ bench: $(STAMP)
 
 docs: $(STAMP)
 	@$(BIN)/python scripts/method_figures.py
-	@$(BIN)/python scripts/comparison_figure.py
+	@$(BIN)/python scripts/benchmark_figures.py
 	@$(BIN)/mkdocs build --strict --quiet
 	@echo "the site is in build/site: open build/site/index.html"
 
