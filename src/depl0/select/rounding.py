@@ -100,14 +100,18 @@ def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Ten
 def _widths(step: int, size: int, alive: int, least: int = 0) -> list[int]:
     """Return the allowed numbers of gates of a group, at least ``least``, out of those that can be opened.
 
+    If an earlier round left too few for a multiple that is not below ``least``, all of them stay.
+
     >>> _widths(8, size=20, alive=20), _widths(8, size=20, alive=17), _widths(8, size=5, alive=4)
     ([8, 16, 20], [8, 16], [4])
     >>> _widths(8, size=20, alive=20, least=9)
     [16, 20]
+    >>> _widths(8, size=576, alive=60, least=58)
+    [60]
     """
     multiples = list(range(step, alive + 1, step))
     widths = multiples if multiples and (alive < size or multiples[-1] == size) else [*multiples, alive]
-    return [rung for rung in widths if rung >= least] or widths[-1:]
+    return [rung for rung in widths if rung >= least] or [alive]
 
 
 def _gates_per_step(plan: Plan, round_to: int) -> Iterator[int]:
