@@ -62,3 +62,12 @@ def test_a_layer_with_fewer_rows_than_columns_is_not_fitted_to_their_noise(monke
     found, closed = error_on_others(), float((others @ (weight * ~is_open).T).square().mean())
     monkeypatch.setattr("depl0.search.recovery.regression.FEW_ROWS", 0.0)
     assert found < 0.5 * error_on_others() and found < 0.5 * closed
+
+
+def test_many_tokens_are_not_damped_as_few_rows() -> None:
+    rows, damped = torch.randn(400, 60, generator=torch.Generator().manual_seed(0)), []
+    for count, weights in ((400, torch.ones(400)), (400, None), (40, torch.ones(40))):
+        seen = Moments()
+        seen.add(rows[:count], rows[:count, :5], weights)
+        damped.append(damping(seen.gram, seen.rows, weighted=seen.weighted) / float(seen.gram.diagonal().mean()))
+    assert damped[0] == pytest.approx(1e-3) and damped[1] > 0.05 and damped[2] > 0.5

@@ -320,7 +320,7 @@ class Look:
                 observer.batch = number
                 self._run(number, passed, most, observer)
                 report_progress(done + number + 1, steps)
-        self.weighted = self.weighted or any(observer.tokens.values())
+        self.weighted = self.weighted or any(seen.weighted for seen in observer.seen.values())
         return [
             _view(self.host.get_parameter(weight).detach(), consumer, observer, output_scale(self._network, consumer))
             for weight, consumer in consumers.items()
@@ -356,8 +356,6 @@ class _Observer:
         self.seen = {weight: Moments(consumer.constant is not None) for weight, consumer in consumers.items()}
         self.spread: dict[str, list[float]] = {}
         """For every batch, the variance of the sum."""
-        self.tokens = dict.fromkeys(consumers, 0)
-        """For every layer whose tokens have weights, their number."""
         self._held: dict[str, tuple[LayerCall, Tensor, Tensor]] = {}
         self.batch, self.gates, self._look, self._consumers = 0, look.gates, look, consumers
         self._weights = {weight: look.host.get_parameter(weight) for weight in consumers}
@@ -374,7 +372,6 @@ class _Observer:
             if event.weight in self._held:
                 call, places, rows = self._held.pop(event.weight)
                 self.seen[event.weight].add(rows, rows[:, :1], token_weights(event.branch + event.other, call, places))
-                self.tokens[event.weight] += len(rows)
                 return
             total = (event.branch + event.other).movedim(-1 if weight.dim() == 2 else 1, 0)
             self.spread.setdefault(event.weight, []).append(float(total.flatten(1).float().var(1).sum()))
@@ -393,20 +390,21 @@ class _Observer:
 
 def _view(weight: Tensor, consumer: ConsumerLayer, observer: _Observer, scale: Tensor) -> View:
     """Scale a layer's weight so that its errors are relative, and invert its Gram matrix."""
-    kernel, gram = weight[0, 0].numel(), observer.seen[consumer.weight].gram
+    seen = observer.seen[consumer.weight]
+    kernel, gram = weight[0, 0].numel(), seen.gram
     scaled = weight.double().cpu() * scale.view(-1, *[1] * (weight.dim() - 1))
     flat, block = scaled.flatten(1), kernel
     if is_wide(weight):
         flat, block = scaled.flatten(2).transpose(1, 2).flatten(0, 1), 1  # (outputs · kernel, channels)
     spread = observer.spread.get(consumer.weight)
-    if observer.tokens[consumer.weight]:  # weights are the inverse energy of every token
-        energy = observer.tokens[consumer.weight] / observer.seen[consumer.weight].count
+    if seen.weighted:  # weights are the inverse energy of every token
+        energy = seen.rows / seen.count
     else:
         energy = float((flat @ gram * flat).sum()) if spread is None else sum(spread) / len(spread)
     gates = consumer.gates.repeat_interleave(block)
     is_open = gate_values(gates, observer.gates) > 0
     gram, flat = gram[is_open][:, is_open], flat[:, is_open] / max(energy, 1e-30) ** 0.5
-    strength = damping(gram, observer.seen[consumer.weight].rows) or 1.0
+    strength = damping(gram, seen.rows, weighted=seen.weighted) or 1.0
     inverse = torch.linalg.inv(gram + strength * torch.eye(len(gram), dtype=gram.dtype))
     if len(flat) > len(gram):  # the error only depends on WᵀW
         flat = torch.linalg.qr(flat, mode="r").R
