@@ -36,9 +36,10 @@ import depl0
 from depl0.app.methods import METHODS, Scored
 from depl0.app.models.spec import factory
 from depl0.app.models.weights import load_weights
-from depl0.search.calibration import BATCH_SIZE, hold_out
+from depl0.search.calibration import hold_out
 from depl0.search.freezing import freeze_network
 from depl0.search.recovery.distillation import BLOCKS
+from depl0.search.recovery.memory import BATCH_SIZE
 from depl0.search.recovery.outputs import compare_by, measure_agreement
 from depl0.search.recovery.self_distillation import LR, PATIENCE, STEPS, distill
 from depl0.search.recovery.statistics import reestimate

@@ -33,7 +33,7 @@ from depl0.gated import GatedModel
 from depl0.host.copies import run_host
 from depl0.host.inputs import ExampleInputs, as_tensors, output_tensors
 from depl0.host.network import annotate_forward_errors, evaluation_mode
-from depl0.search.recovery.memory import BATCH
+from depl0.search.recovery.memory import BATCH_SIZE
 
 Loss: TypeAlias = Callable[[Any, Any], Tensor]
 """(outputs, targets) -> the mean loss of a batch."""
@@ -45,8 +45,6 @@ MOST_BATCHES = 32
 """Largest number of batches that are read at a time."""
 MOST_INPUTS = 1024
 """Number of examples for the least-squares refit."""
-BATCH_SIZE = BATCH
-"""Largest batch if examples can be mixed: twice as many steps of half the size recover more in the same time."""
 HELD_OUT = 8
 """Every eighth example is held out."""
 INVARIANT = 0.8

@@ -146,7 +146,7 @@ class _Run:
 
     def to_end(self) -> None:
         """Run both networks from event to event, and refit every layer that needs it."""
-        running: list[Any] = []
+        running: list[tuple[Stepper, Stepper]] = []
         waiting = self.profile.held(self.pieces, self.room)
         try:
             for number, held in enumerate(waiting):
@@ -156,7 +156,8 @@ class _Run:
                     del dropped[held:]
                 events = [self._advance(pair, number) for pair in running]
                 for piece in self.pieces[len(running) : held]:
-                    running.append(self._start(piece))
+                    cut = Stepper(self.cut, piece, self.added, renew=True)
+                    running.append((Stepper(self.dense, piece, self.added), cut))
                     events.append(self._catch_up(running[-1], number))
                 self._look(events)
                 del events
@@ -165,9 +166,6 @@ class _Run:
             for pair in running:
                 _close(pair)
             self.freed.release()
-
-    def _start(self, piece: ExampleInputs) -> tuple[Stepper, Stepper]:
-        return Stepper(self.dense, piece, self.added), Stepper(self.cut, piece, self.added, renew=True)
 
     def _catch_up(self, pair: tuple[Stepper, Stepper], number: int) -> tuple[Event, Event]:
         """Run a new piece to this event, past layers that have already been refitted."""

@@ -25,7 +25,6 @@ from depl0._util.random import isolated_random
 from depl0.host.inputs import ExampleInputs
 from depl0.host.network import evaluation_mode
 from depl0.search.calibration import (
-    BATCH_SIZE,
     Augment,
     augmented,
     call,
@@ -34,7 +33,7 @@ from depl0.search.calibration import (
     on_device,
 )
 from depl0.search.recovery.distillation import BLOCKS, TEMPERATURE, DistillationLoss, KeptChannels, SoftLoss
-from depl0.search.recovery.memory import training_batch
+from depl0.search.recovery.memory import BATCH_SIZE, training_batch
 from depl0.search.recovery.outputs import Comparison, compare_by
 
 STEPS, PATIENCE = 600, 200
