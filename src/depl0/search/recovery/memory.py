@@ -67,7 +67,7 @@ class Profile:
         return max(1, limit // (PIECES * max(self.peak, 1)))
 
     def held(self, pieces: list[ExampleInputs], limit: int = ACTIVATIONS) -> list[int]:
-        """Return for every event the number of pieces that wait at it in two networks."""
+        """Return for every event the number of pieces that wait at it; pieces start again only for twice as many."""
         enough = math.ceil(ENOUGH / pieces[0].batch())
         room = limit - self.peak * pieces[0].batch()
         examples = list(accumulate(piece.batch() for piece in pieces))
@@ -75,7 +75,7 @@ class Profile:
         for alive in reversed(self.alive):
             own = max(1, sum(2 * alive * count <= room for count in examples))
             fits = min(fits, own)
-            held.append(max(fits, min(own, enough)))
+            held.append(few if (few := min(own, enough)) > 2 * fits else fits)
         return held[::-1]
 
 
