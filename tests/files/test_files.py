@@ -192,6 +192,13 @@ def test_header_that_is_no_header(folder: Path, text: str | bytes) -> None:
     refused(folder, "is not a JSON file|does not describe a compact network")
 
 
+def test_a_network_in_place_of_its_function(compact: nn.Module, folder: Path) -> None:
+    with pytest.raises(
+        depl0.errors.InputError, match="must be a function that builds the original model, got Residual"
+    ):
+        depl0.load(folder, compact)  # type: ignore[arg-type]
+
+
 def test_folder_of_another_network(folder: Path) -> None:
     class Wider(Residual):
         def __init__(self) -> None:

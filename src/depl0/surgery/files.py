@@ -136,8 +136,8 @@ def load(folder: str | os.PathLike[str], factory: Callable[[], nn.Module]) -> nn
         ...     load(saved, make).training
         False
     """
-    if not callable(factory):
-        raise InputError(f"factory must be a function that builds the dense network, got {type(factory).__name__}.")
+    if not callable(factory) or isinstance(factory, nn.Module):
+        raise InputError(f"factory must be a function that builds the original model, got {type(factory).__name__}.")
     source = local_folder(folder)
     header = _read_header(source / "compact.json")
     record = record_from_json(header, source / "compact.json")
