@@ -196,7 +196,7 @@ def test_a_network_in_place_of_its_function(compact: nn.Module, folder: Path) ->
     with pytest.raises(
         depl0.errors.InputError, match="must be a function that builds the original model, got Residual"
     ):
-        depl0.load(folder, compact)  # type: ignore[arg-type]
+        depl0.load(folder, compact)
 
 
 def test_folder_of_another_network(folder: Path) -> None:

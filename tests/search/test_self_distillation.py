@@ -198,6 +198,17 @@ def test_interrupted_recovery_gives_back_the_best_so_far(trained: nn.Module) -> 
     assert divergence(found[0], trained) < divergence(cut, trained)
 
 
+@pytest.mark.parametrize(("size", "kept"), [(16, True), (32, False)])
+def test_small_batches_do_not_change_the_statistics_of_norms(size: int, kept: bool) -> None:
+    """Images of ImageNet are recovered in small batches, to bound memory."""
+    network = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, 3)).eval()
+    original, inputs = copy.deepcopy(network), [torch.randn(size, 1, 6, 6) for _ in range(4)]
+    with torch.no_grad():
+        network[3].weight.mul_(0.5)
+    self_distillation.distill(network, original, inputs[1:], inputs[:1], steps=20)
+    assert torch.equal(network[1].running_mean, original[1].running_mean) == kept
+
+
 def test_auto_stops_when_it_no_longer_pays(trained: nn.Module) -> None:
     cut = depl0.prune(trained, EXAMPLE, data=INPUTS, budget=0.4, recover=None)
     inputs, held_back = hold_out(INPUTS)
