@@ -221,10 +221,12 @@ class Experiment:
         return rate, weight_at(self.curve(arm, rate, BETWEEN[cost]), cost)
 
     def long(self) -> Iterator[Member]:
-        """Yield the 60-epoch runs at the rates and λ chosen with 20, those of 40 and 25 % of the MACs first."""
+        """Yield the 60-epoch runs at the rates and λ chosen with 20, and then those between."""
         for places in ((1, 2), (0,)):
             for seed, place, arm in itertools.product(LONG_SEEDS, places, ("dep", "l0-hc")):
                 yield Member(arm, *self.choice(arm, place), seed, LONG_EPOCHS)
+        for cost, seed, arm in itertools.product(BETWEEN, LONG_SEEDS, ("l0-hc", "dep")):
+            yield Member(arm, *self.choice_between(arm, cost), seed, LONG_EPOCHS)
 
 
 PARTS = ("choices", "seeds", "published", "controls", "image", "between", "long")
