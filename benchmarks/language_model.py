@@ -53,9 +53,9 @@ INTRODUCTION = """\
 # Structured pruning of a language model
 
 SmolLM2-135M-Instruct, WikiText-2 validation text. Perplexity on the second half of the text, relative to the original
-model in brackets; calibration data and all choices are from the first half. Cut only: nothing is trained afterwards
-unless a row says so. Every network of a row has at most the same MACs. One draw. "depl0, recovered": 200 steps of distillation on 64 sequences
-without labels, cut included. Written by `benchmarks/language_model.py` from `language-models.json`.
+model in brackets; calibration data and all choices are from the first half. Right after the cut, except for "depl0,
+recovered": 200 steps of distillation without labels, on 64 sequences. Every network has at most the same MACs as the
+others of its column. One draw. Written by `benchmarks/language_model.py` from `language-models.json`.
 
 """
 
