@@ -146,7 +146,7 @@ class _Run:
 
     def to_end(self) -> None:
         """Run both networks from event to event, and refit every layer that needs it."""
-        running: list[tuple[Stepper, Stepper]] = []
+        running: list[Any] = []
         waiting = self.profile.held(self.pieces, self.room)
         try:
             for number, held in enumerate(waiting):
