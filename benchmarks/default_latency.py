@@ -29,7 +29,7 @@ IMAGES = 64
 SMALL = {"resnet20": 32, "resnet56": 32}
 """Networks of depl0 for CIFAR-10, and the size of their images; all others are torchvision's, or EfficientNet-Lite0."""
 CALIBRATION_SIZE = 96
-NETWORKS = ("resnet20", "resnet56", "efficientnet_lite0", "mobilenet_v2", "resnet18", "densenet121")
+NETWORKS = ("resnet20", "resnet56", "efficientnet_lite0", "mobilenet_v2", "mobilenet_v3_small", "resnet18")
 
 
 def make(name: str) -> tuple[nn.Module, int]:
