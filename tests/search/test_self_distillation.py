@@ -198,6 +198,13 @@ def test_interrupted_recovery_gives_back_the_best_so_far(trained: nn.Module) -> 
     assert divergence(found[0], trained) < divergence(cut, trained)
 
 
+def test_outputs_that_are_not_numbers_raise_an_error(trained: nn.Module) -> None:
+    broken = copy.deepcopy(trained)
+    next(broken.parameters()).data.fill_(torch.nan)
+    with pytest.raises(InputError, match="contain NaN or infinite values"):
+        measure_agreement(broken, trained, INPUTS[:1], compare_by(trained, INPUTS[0], 1))
+
+
 @pytest.mark.parametrize(("size", "kept"), [(16, True), (32, False)])
 def test_small_batches_do_not_change_the_statistics_of_norms(size: int, kept: bool) -> None:
     """Images of ImageNet are recovered in small batches, to bound memory."""

@@ -98,9 +98,7 @@ def removable_in_steps(plan: Plan, closing: Tensor, removed: Tensor, scores: Ten
 
 
 def _widths(step: int, size: int, alive: int, least: int = 0) -> list[int]:
-    """Return the allowed numbers of gates of a group, at least ``least``, out of those that can be opened.
-
-    If an earlier round left too few for a multiple that is not below ``least``, all of them stay.
+    """Return the allowed numbers of gates of a group, at least ``least``; all that are left if no multiple is.
 
     >>> _widths(8, size=20, alive=20), _widths(8, size=20, alive=17), _widths(8, size=5, alive=4)
     ([8, 16, 20], [8, 16], [4])

@@ -180,6 +180,8 @@ def _figures(found: Tensor, wanted: Tensor, axis: int | None) -> Tensor:
     """Return relative error, fraction of equal classes and KL; the last two are NaN for values."""
     error = relative_error({"": found}, {"": wanted})
     assert error is not None, "both networks have the same outputs"
+    if not bool(error.isfinite()):
+        raise InputError("the outputs on held-out inputs contain NaN or infinite values, and cannot be compared.")
     figures = torch.tensor([float(error), torch.nan, torch.nan])
     if axis is not None:
         scores, target = found.float().movedim(axis, 1), wanted.float().movedim(axis, 1)
