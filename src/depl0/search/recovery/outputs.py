@@ -181,7 +181,7 @@ def _figures(found: Tensor, wanted: Tensor, axis: int | None) -> Tensor:
     error = relative_error({"": found}, {"": wanted})
     assert error is not None, "both networks have the same outputs"
     if not bool(error.isfinite()):
-        raise InputError("the outputs on held-out inputs contain NaN or infinite values, and cannot be compared.")
+        raise InputError("held-out outputs contain NaN or infinite values: look for layers that overflow on them.")
     figures = torch.tensor([float(error), torch.nan, torch.nan])
     if axis is not None:
         scores, target = found.float().movedim(axis, 1), wanted.float().movedim(axis, 1)
