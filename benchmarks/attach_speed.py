@@ -9,8 +9,10 @@ DenseNet-201 too. With --only, prints the CPU seconds of one network of torchvis
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -22,36 +24,33 @@ from depl0.app.models import build
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 
-def measure(name: str, model: nn.Module, size: int = 224) -> None:
-    """Attach gates, close half of them, extract; print the seconds of each."""
-    inputs = torch.randn(1, 3, size, size)
-    start = time.perf_counter()
+def timed(model: nn.Module, size: int, clock: Callable[[], float]) -> tuple[int, float, float]:
+    """Attach gates, close half of them and extract; return the channels, and the seconds of attach and extract."""
+    inputs, start = torch.randn(1, 3, size, size), clock()
     gated = depl0.attach(model, inputs)
-    attached = time.perf_counter()
+    attached = clock()
     gated.fix_gates((torch.rand(gated.plan.num_gates) < 0.5).float())
     gated.extract()
-    done = time.perf_counter()
+    return gated.plan.channels, attached - start, clock() - attached
+
+
+def measure(name: str, model: nn.Module, size: int = 224) -> None:
+    """Print the seconds of one network."""
+    channels, attach, extract = timed(model, size, time.perf_counter)
+    both = attach + extract
     print(
-        f"{name:<24} {gated.plan.channels:>8} {attached - start:>8.1f} {done - attached:>8.1f} {done - start:>8.1f}"
-        f" {1000 * (done - start) / gated.plan.channels:>10.2f}",
+        f"{name:<24} {channels:>8} {attach:>8.1f} {extract:>8.1f} {both:>8.1f} {1000 * both / channels:>10.2f}",
         flush=True,
     )
 
 
 def measure_cpu(name: str) -> None:
     """Print the CPU seconds of attach and of extract with half of the gates closed, after torch.export is imported."""
-    import torch.export
-
     from depl0._util.optional import import_torchvision
 
-    model, inputs = import_torchvision().models.get_model(name, weights=None), torch.randn(1, 3, 224, 224)
-    start = time.process_time()
-    gated = depl0.attach(model, inputs)
-    attached = time.process_time()
-    gated.fix_gates((torch.rand(gated.plan.num_gates) < 0.5).float())
-    gated.extract()
-    done = time.process_time()
-    print(f"{name}: attach {attached - start:.2f}, extract {done - attached:.2f}, both {done - start:.2f} CPU seconds")
+    importlib.import_module("torch.export")
+    _, attach, extract = timed(import_torchvision().models.get_model(name, weights=None), 224, time.process_time)
+    print(f"{name}: attach {attach:.2f}, extract {extract:.2f}, both {attach + extract:.2f} CPU seconds")
 
 
 def main() -> None:
